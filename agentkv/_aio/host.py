@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import trio.lowlevel
 
 
-class Host(Protocol):
+class EventLoopHandle(Protocol):
     """An event loop."""
 
     @property
@@ -86,13 +86,13 @@ class StepThread(threading.local):
         waits_for: the event loop that this thread's step loop is for, and may wait for; None on all other threads.
     """
 
-    waits_for: Host | None = None
+    waits_for: EventLoopHandle | None = None
 
 
 step_thread = StepThread()
 
 
-def current_host() -> Host:
+def current_event_loop() -> EventLoopHandle:
     """The event loop that runs the caller; RuntimeError outside of one."""
     native = current_token().native_token
     if isinstance(native, asyncio.AbstractEventLoop):

@@ -39,12 +39,12 @@ class _Waits(threading.local):
 _waits = _Waits()
 
 
-class OnLoop:
+class LoopPortal:
     """An asyncio event loop, asked from anywhere to run coroutines."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, entrance: Entrance | None = None) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, entrance: LoopGate | None = None) -> None:
         self._loop = loop
-        self._entrance = entrance or Entrance()
+        self._entrance = entrance or LoopGate()
         self._process = os.getpid()
 
     def is_current(self) -> bool:
@@ -67,7 +67,7 @@ class OnLoop:
         if self.is_current() or self.is_waiting():
             coroutine.close()
             raise WrongEventLoop("a blocking call on the event loop that it waits for; await the coroutine instead")
-        work = _Work(self._loop, self._entrance, coroutine)
+        work = _PortalCall(self._loop, self._entrance, coroutine)
         waits = _Wait(self._loop)
         try:  # a Ctrl-C may come before any line
             _waits.all.add(waits)
@@ -84,7 +84,7 @@ class OnLoop:
         """What it returns, for whatever asyncio event loop awaits it; cancelling this cancels it. Raises as `wait`."""
         if self.is_current():
             return await coroutine
-        work = _Work(self._loop, self._entrance, coroutine)
+        work = _PortalCall(self._loop, self._entrance, coroutine)
         try:
             self._begin(work)
             return await asyncio.shield(asyncio.wrap_future(work.outcome))
@@ -92,7 +92,7 @@ class OnLoop:
             if not work.outcome.done():
                 work.cancel()
 
-    def _begin(self, work: _Work[R]) -> None:
+    def _begin(self, work: _PortalCall[R]) -> None:
         try:
             self._check_process()
             work.let_in()
@@ -110,7 +110,7 @@ class OnLoop:
                 raise _closed()
 
 
-class Entrance:
+class LoopGate:
     """To an event loop. Whatever was let in has been begun when the loop ends, and nothing is afterwards."""
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ class Entrance:
             self.is_open = False
 
 
-class LoopThread(OnLoop, Generic[T]):
+class LoopThread(LoopPortal, Generic[T]):
     """An event loop on a thread, with something open in it: until `close`, or the end of the process.
 
     Raises what opening it raises.
@@ -160,14 +160,14 @@ class LoopThread(OnLoop, Generic[T]):
         self._life.end()
 
 
-class _Work(Generic[R]):
+class _PortalCall(Generic[R]):
     """A coroutine that an event loop runs for another thread.
 
     Attributes:
         outcome: what it comes to.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, entrance: Entrance, coroutine: Coroutine[Any, Any, R]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, entrance: LoopGate, coroutine: Coroutine[Any, Any, R]) -> None:
         self.outcome: Future[R] = Future()
         self._loop = loop
         self._entrance = entrance
@@ -218,7 +218,7 @@ class _Life:
 
     def __init__(self) -> None:
         self.begun: Future[asyncio.AbstractEventLoop] = Future()
-        self.entrance = Entrance()
+        self.entrance = LoopGate()
         self._stop: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
 

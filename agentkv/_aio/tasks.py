@@ -13,7 +13,7 @@ from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from .._types.errors import InvalidInput
-from .._types.show import shown
+from .._types.show import preview
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ async def uncancelled(awaitable: Awaitable[T], what: str) -> T:
     awaits a task which somebody else cancelled. It would end the task that awaits it in silence. And for what cannot be
     awaited."""
     if not inspect.isawaitable(awaitable):
-        raise InvalidInput(f"{what} returned {shown(awaitable)}, but it must be an async function")
+        raise InvalidInput(f"{what} returned {preview(awaitable)}, but it must be an async function")
     try:
         return await awaitable
     except anyio.get_cancelled_exc_class() as error:
@@ -76,15 +76,15 @@ def _check(awaitables: Sequence[object]) -> None:
     for index, awaitable in enumerate(awaitables):
         if not inspect.isawaitable(awaitable):
             advice = "; unpack the list: gather(*awaitables)" if isinstance(awaitable, list | tuple) else ""
-            raise InvalidInput(f"awaitable {index} is {shown(awaitable)}, which cannot be awaited{advice}")
+            raise InvalidInput(f"awaitable {index} is {preview(awaitable)}, which cannot be awaited{advice}")
         if inspect.iscoroutine(awaitable) and (
             inspect.getcoroutinestate(awaitable) != inspect.CORO_CREATED
             or any(awaitable is other for other in awaitables[:index])
         ):
-            raise InvalidInput(f"awaitable {index} is {shown(awaitable)}, which is awaited already; call it again")
+            raise InvalidInput(f"awaitable {index} is {preview(awaitable)}, which is awaited already; call it again")
 
 
-class Together:
+class FirstErrorGroup:
     """A task group that raises its first failure itself, not in a group; those that end the program come first.
 
     On asyncio one that another task ends the program with stays in its group.
@@ -113,6 +113,6 @@ def _on_asyncio() -> bool:
     return anyio.get_cancelled_exc_class() is asyncio.CancelledError
 
 
-async def awaited(value: Awaitable[T] | T) -> T:
+async def maybe_await(value: Awaitable[T] | T) -> T:
     """What a callback returned, waited for where it is to be."""
     return cast(T, await value if inspect.isawaitable(value) else value)

@@ -10,7 +10,7 @@ from typing import TypeVar, cast
 import anyio
 from anyio import to_thread
 
-from .host import Host, current_host
+from .host import EventLoopHandle, current_event_loop
 from .lock import Semaphore
 
 T = TypeVar("T")
@@ -29,20 +29,20 @@ class ToolThreads:
         self._most = most
         self._slots = Semaphore(most)
         self._unlimited = anyio.CapacityLimiter(math.inf)  # the slots above are the limit
-        self._host = current_host()
+        self._host = current_event_loop()
 
     @property
     def busy(self) -> int:
         """Threads that have not returned, abandoned ones included."""
         return self._most - self._slots.value
 
-    async def place(self) -> Place:
+    async def place(self) -> ThreadSlot:
         """A slot for one thread, once there is one; `run` is to follow at once."""
         await self._slots.acquire()
-        return Place(self._slots, self._unlimited, self._host)
+        return ThreadSlot(self._slots, self._unlimited, self._host)
 
 
-class Place:
+class ThreadSlot:
     """A slot, held until its thread returns. Either the thread runs the function or its task gives it up: whoever
     claims it first.
 
@@ -50,7 +50,7 @@ class Place:
         given_up: the function was not called, and will not be.
     """
 
-    def __init__(self, slots: Semaphore, unlimited: anyio.CapacityLimiter, host: Host) -> None:
+    def __init__(self, slots: Semaphore, unlimited: anyio.CapacityLimiter, host: EventLoopHandle) -> None:
         self._slots = slots
         self._unlimited = unlimited
         self._host = host

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from agentkv_runtime.errors import FormatError
 
 from .._types.errors import InvalidInput
-from .._types.show import shown
+from .._types.show import preview
 
 if TYPE_CHECKING:
     from agentkv_runtime.formats import Family, Format
@@ -35,5 +35,7 @@ def checked_format(given: object) -> CallFormat | None:
             raise InvalidInput(f"call_format: {error}") from error
         return given
     if not isinstance(given, str) or given not in FAMILIES:
-        raise InvalidInput(f"call_format is {shown(given)}, but it must be one of {', '.join(FAMILIES)}, or a mapping")
+        raise InvalidInput(
+            f"call_format is {preview(given)}, but it must be one of {', '.join(FAMILIES)}, or a mapping"
+        )
     return given

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from .._types.errors import InvalidInput
 from .._types.log import log
-from .._types.show import shown
+from .._types.show import preview
 
 if TYPE_CHECKING:
     from agentkv_runtime.formats import Format, ParsedCall
@@ -61,5 +61,5 @@ class CallHabits:
 def checked_rescue(rescue: object) -> Rescue:
     """Raises InvalidInput for what is no way to rescue calls."""
     if not isinstance(rescue, bool) and rescue != "steer":
-        raise InvalidInput(f"rescue is {shown(rescue)}, but it must be True, False or 'steer'")
+        raise InvalidInput(f"rescue is {preview(rescue)}, but it must be True, False or 'steer'")
     return rescue

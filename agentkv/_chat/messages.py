@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
 
-from .._types.checks import items_of
-from .._types.checks import text_of as checked_text
+from .._types.checks import checked_items
+from .._types.checks import checked_text as checked_text
 from .._types.errors import AgentKVError, InvalidInput
 from .._types.log import log
 from .._types.message import REASONING, Message, as_mapping
-from .._types.show import shown
+from .._types.show import preview
 
 WriteCalls: TypeAlias = Callable[[str, Sequence[tuple[str, Mapping[str, Any]]]], str]
 """A message of text and calls, as one text."""
@@ -49,18 +49,18 @@ def checked_messages(messages: object) -> list[dict[str, Any]]:
     Raises InvalidInput, also for anything that is not text, numbers, lists and mappings.
     """
     if not is_messages(messages):
-        raise InvalidInput(f"messages are {shown(messages)}, but they must be a list of at least one chat message")
+        raise InvalidInput(f"messages are {preview(messages)}, but they must be a list of at least one chat message")
     checked: list[dict[str, Any]] = []
     unread = _Unread()
-    for index, message in enumerate(items_of(messages, "messages")):  # type: ignore[arg-type]
+    for index, message in enumerate(checked_items(messages, "messages")):  # type: ignore[arg-type]
         what = f"message {index}"
         if isinstance(message, Message):
             message = _given(message, what)
         if not isinstance(message, Mapping):
-            raise InvalidInput(f"{what} is {shown(message)}, but it must be a mapping with a 'role' and a 'content'")
+            raise InvalidInput(f"{what} is {preview(message)}, but it must be a mapping with a 'role' and a 'content'")
         copy = _copied(message, what)
         if not isinstance(copy.get("role"), str) or not copy["role"]:
-            raise InvalidInput(f"{what} has the role {shown(copy.get('role'))}, but it must be a str such as 'user'")
+            raise InvalidInput(f"{what} has the role {preview(copy.get('role'))}, but it must be a str such as 'user'")
         # What OpenAI's client writes of a message says None where there is nothing.
         copy = {key: value for key, value in copy.items() if value is not None or key == "content"}
         _check_names(copy, what)
@@ -77,10 +77,10 @@ def checked_tools(tools: object) -> list[dict[str, Any]] | None:
     """A copy of tool definitions; None where there are none. Raises InvalidInput."""
     if tools is None:
         return None
-    items = items_of(tools, "tools") if isinstance(tools, list | tuple) else [tools]
+    items = checked_items(tools, "tools") if isinstance(tools, list | tuple) else [tools]
     if not isinstance(tools, list | tuple) or not all(isinstance(tool, Mapping) for tool in items):
         raise InvalidInput(
-            f"tools is {shown(tools)}, but it must be a list of tool definitions: mappings, such as "
+            f"tools is {preview(tools)}, but it must be a list of tool definitions: mappings, such as "
             "`tool.definition` of a kv.Tool"
         )
     return [_copied(tool, f"tool {index}") for index, tool in enumerate(items)]
@@ -93,7 +93,7 @@ def checked_template(template: object, known: bool) -> dict[str, Any]:
     if not known:
         raise InvalidInput("template has variables for the chat template; give the prompt as chat messages")
     if not isinstance(template, Mapping):
-        raise InvalidInput(f"template is {shown(template)}, but it must be a mapping of variables")
+        raise InvalidInput(f"template is {preview(template)}, but it must be a mapping of variables")
     copy: dict[str, Any] = _copied(template, "template", finite=False)  # a template may well ask for infinity
     for name in _OWN_VARIABLES & copy.keys():
         raise InvalidInput(f"template has {name!r}, which is not a variable of the caller's; {_OWN_VARIABLES_ARE}")
@@ -216,13 +216,13 @@ def _check_names(message: Mapping[str, Any], what: str) -> None:
             raise InvalidInput(f"{what} has {key!r}, which no chat template here knows; {advice}")
     for key in ("name", "tool_call_id", *REASONING):
         if not isinstance(message.get(key, ""), str):
-            raise InvalidInput(f"{what} has the {key} {shown(message[key])}, but it must be a str")
+            raise InvalidInput(f"{what} has the {key} {preview(message[key])}, but it must be a str")
 
 
 def _calls(message: Mapping[str, Any], what: str) -> list[Any]:
     calls = message["tool_calls"]
     if not isinstance(calls, list):
-        raise InvalidInput(f"{what} has the tool_calls {shown(calls)}, but they must be a list of calls")
+        raise InvalidInput(f"{what} has the tool_calls {preview(calls)}, but they must be a list of calls")
     return calls
 
 
@@ -231,13 +231,13 @@ def _checked_call(call: Any, what: str) -> dict[str, Any]:
     JSON."""
     function = call.get("function", call) if isinstance(call, dict) else None
     if not isinstance(function, dict) or call.get("type", "function") != "function":
-        raise InvalidInput(f"{what} is {shown(call)}, but it must be {_CALL}")
+        raise InvalidInput(f"{what} is {preview(call)}, but it must be {_CALL}")
     if not isinstance(function.get("name"), str) or not function["name"]:
         raise InvalidInput(
-            f"{what} has the name {shown(function.get('name'))}, but it must be the str of a tool's name"
+            f"{what} has the name {preview(function.get('name'))}, but it must be the str of a tool's name"
         )
     if not isinstance(call.get("id") or "", str):
-        raise InvalidInput(f"{what} has the id {shown(call['id'])}, but it must be a str")
+        raise InvalidInput(f"{what} has the id {preview(call['id'])}, but it must be a str")
     function = {**function, "arguments": _arguments(function.get("arguments"), what)}
     return {**call, "function": function} if "function" in call else function
 
@@ -270,13 +270,13 @@ def _check_content(message: dict[str, Any], what: str) -> None:
         for part in content:
             kind = part.get("type") if isinstance(part, dict) else None
             if kind != "text" or not isinstance(part.get("text"), str):
-                named = f"of type {kind!r}" if isinstance(kind, str) and kind != "text" else shown(part)
+                named = f"of type {kind!r}" if isinstance(kind, str) and kind != "text" else preview(part)
                 raise InvalidInput(
                     f"{what} has a part {named}, but the model takes text: parts are {{'type': 'text', 'text': ...}}"
                 )
     else:
         raise InvalidInput(
-            f"{what} has the content {shown(content)}, but it must be a str or a list of text parts; write what is "
+            f"{what} has the content {preview(content)}, but it must be a str or a list of text parts; write what is "
             "neither as text, with json.dumps for example"
         )
 
@@ -301,11 +301,11 @@ def _copied(value: Any, what: str, depth: int = 0, *, finite: bool = True) -> An
             copy = {}
             for key, item in value.items():
                 if not isinstance(key, str):
-                    raise InvalidInput(f"{what} has the key {shown(key)}, but keys must be str")
+                    raise InvalidInput(f"{what} has the key {preview(key)}, but keys must be str")
                 copy[checked_text(key, what)] = _copied(item, what, depth + 1, finite=finite)
             return copy
     except AgentKVError:
         raise
     except Exception as error:
         raise InvalidInput(f"{what} cannot be read: {type(error).__name__}: {error}") from error
-    raise InvalidInput(f"{what} holds {shown(value)}, but it may hold text, numbers, bools, None, lists and mappings")
+    raise InvalidInput(f"{what} holds {preview(value)}, but it may hold text, numbers, bools, None, lists and mappings")

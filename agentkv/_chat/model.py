@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from .._types.errors import ModelError
 from .call_habits import CallHabits, Rescue
-from .prompt import Encoding
+from .prompt import PromptEncoder
 from .reply import ReplyReader
-from .template import Chat
-from .tokenizer import Spelling, Tokenizer
+from .template import TemplateRenderer
+from .tokenizer import Detokenizer, Tokenizer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,10 +49,10 @@ class ChatModel:
         self._rescue = rescue
         self.call_format = call_format
         self.habits = CallHabits(self._find_format, rescue)
-        self.spelling = Spelling(tokenizer)
+        self.spelling = Detokenizer(tokenizer)
         self.reader = ReplyReader(tokenizer, lambda: self.format)
-        chat = Chat(tokenizer, self.reader.find_format)
-        self.encoding = Encoding(tokenizer, chat, self.reader, vocab_size, max_prompt, max_positions)
+        chat = TemplateRenderer(tokenizer, self.reader.find_format)
+        self.encoding = PromptEncoder(tokenizer, chat, self.reader, vocab_size, max_prompt, max_positions)
         self.tokenizer = Tokenizer(tokenizer, chat, vocab_size)
 
     @property

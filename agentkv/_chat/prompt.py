@@ -12,13 +12,13 @@ import anyio
 from agentkv_runtime.errors import TemplateTimeout
 
 from .._aio.lock import Semaphore
-from .._types.checks import Prompt, checked_ids, items_of, text_of
+from .._types.checks import Prompt, checked_ids, checked_items, checked_text
 from .._types.errors import ContextFull, InvalidInput, PositionsExhausted
-from .._types.show import shown
+from .._types.show import preview
 from .conversation import Conversation, Entry, Transcript
 from .messages import characters_in, checked_messages, checked_template, checked_tools, is_messages
-from .rerender import Clock, Continuation, Continuing
-from .template import MOST_SECONDS, Chat
+from .rerender import ConversationRenderer, PromptUpdate, RenderBudget
+from .template import MOST_SECONDS, TemplateRenderer
 from .tool_results import in_call_order
 
 if TYPE_CHECKING:
@@ -33,13 +33,13 @@ _AT_ONCE = 0.02  # seconds that a template may run on the event loop
 _WORKERS = 2
 
 
-class Encoding:
+class PromptEncoder:
     """What makes tokens of prompts, for one model and cache. Used on one event loop."""
 
     def __init__(
         self,
         tokenizer: Tokenizer,
-        chat: Chat,
+        chat: TemplateRenderer,
         reader: ReplyReader,
         vocab_size: int,
         capacity: int,
@@ -63,7 +63,7 @@ class Encoding:
         template: object = None,
         speaks: bool = False,
         calls_of: str = "",
-    ) -> Continuation:
+    ) -> PromptUpdate:
         """What a prompt makes of a new branch, or of one whose history is `after` when this returns: at least a token.
 
         With `speaks` the assistant speaks after these messages, whoever spoke last; `calls_of` is what ids of its calls
@@ -76,11 +76,11 @@ class Encoding:
         if tools is not None and not is_messages(prompt):
             raise InvalidInput("tools need a prompt of chat messages: the chat template spells them out")
         if is_messages(prompt):
-            extend = partial(Continuing.extend, messages=checked_messages(prompt), template=variables)
+            extend = partial(ConversationRenderer.extend, messages=checked_messages(prompt), template=variables)
             extend = partial(extend, speaks=speaks, calls_of=calls_of, order=partial(_order, whole=after is None))
             return await self._conversation(extend, tools, after)
         if isinstance(prompt, str | bytes):
-            tokens = await self._text(text_of(prompt, "the prompt"))
+            tokens = await self._text(checked_text(prompt, "the prompt"))
             if tokens and not after:
                 tokens = self._tokenizer.after_bos(tokens)
         else:
@@ -89,36 +89,38 @@ class Encoding:
             raise InvalidInput("the prompt is empty; give at least one token, or make an empty branch with `branch()`")
         if not after:
             self._check_count(len(tokens), "")
-        return Continuation(len(after or ()), tokens, None)
+        return PromptUpdate(len(after or ()), tokens, None)
 
-    async def opening(self, instructions: str, tools: object, template: object) -> Continuation:
+    async def opening(self, instructions: str, tools: object, template: object) -> PromptUpdate:
         """What a conversation under such instructions begins with, whatever is asked in it: no tokens, where the chat
         template writes all of it behind the question. Raises as `prompt` does."""
         messages = [{"role": "system", "content": instructions}] if instructions else []
-        extend = partial(Continuing.extend, messages=messages, template=checked_template(template, known=True))
+        extend = partial(
+            ConversationRenderer.extend, messages=messages, template=checked_template(template, known=True)
+        )
         return await self._conversation(extend, tools, None)
 
-    def whole(self, made: Continuation, after: Transcript) -> Continuation:
+    def whole(self, made: PromptUpdate, after: Transcript) -> PromptUpdate:
         """All that the branch would hold: what a new one begins with. Raises as `prompt` does."""
         tokens = [*after.log[: made.kept], *made.added]
         self._check_count(len(tokens), "")
-        return Continuation(0, tokens, made.conversation)
+        return PromptUpdate(0, tokens, made.conversation)
 
-    async def turn(self, after: Transcript) -> Continuation:
+    async def turn(self, after: Transcript) -> PromptUpdate:
         """What the assistant's turn makes of a branch that ends with somebody's message: one is opened; after the
         assistant's own, what closes that is taken back. Raises as `prompt` does."""
-        extend = partial(Continuing.extend, messages=[], template={}, speaks=True)
+        extend = partial(ConversationRenderer.extend, messages=[], template={}, speaks=True)
         return await self._messages(0, extend, after, after.conversation)
 
     async def choices(self, choices: object) -> tuple[list[str], list[list[int]]]:
         """Texts to choose from, and the tokens of each. Raises InvalidInput, ContextFull."""
         if not isinstance(choices, list | tuple) or not choices:
-            raise InvalidInput(f"choices is {shown(choices)}, but it must be a list of at least one str")
-        items = items_of(choices, "choices")
+            raise InvalidInput(f"choices is {preview(choices)}, but it must be a list of at least one str")
+        items = checked_items(choices, "choices")
         for choice in items:
             if not isinstance(choice, str | bytes) or not choice:
-                raise InvalidInput(f"choices has {shown(choice)}, but each must be a str with at least 1 character")
-        texts = [text_of(choice, "choices") for choice in items]
+                raise InvalidInput(f"choices has {preview(choice)}, but each must be a str with at least 1 character")
+        texts = [checked_text(choice, "choices") for choice in items]
         return texts, [await self._text(text) for text in texts]
 
     async def _text(self, text: str) -> list[int]:
@@ -129,8 +131,8 @@ class Encoding:
         return self._tokenizer.encode(text)
 
     async def _conversation(
-        self, extend: partial[Continuation], tools: object, after: Transcript | None
-    ) -> Continuation:
+        self, extend: partial[PromptUpdate], tools: object, after: Transcript | None
+    ) -> PromptUpdate:
         begun = Conversation(tools=checked_tools(tools))
         made = await self._messages(characters_in(extend.keywords["messages"]), extend, after, begun)
         if not after:
@@ -138,8 +140,12 @@ class Encoding:
         return made
 
     async def _messages(
-        self, size: int, extend: Callable[[Continuing], Continuation], after: Transcript | None, begun: Conversation
-    ) -> Continuation:
+        self,
+        size: int,
+        extend: Callable[[ConversationRenderer], PromptUpdate],
+        after: Transcript | None,
+        begun: Conversation,
+    ) -> PromptUpdate:
         while True:
             revision = after.revision if after is not None else 0
             conversation, log = (begun, array("i")) if after is None else (after.conversation, after.log[:])
@@ -154,12 +160,12 @@ class Encoding:
         self,
         conversation: Conversation,
         log: array[int],
-        extend: Callable[[Continuing], Continuation],
+        extend: Callable[[ConversationRenderer], PromptUpdate],
         seconds: float,
-    ) -> Continuation:
-        clock = Clock(seconds)
+    ) -> PromptUpdate:
+        clock = RenderBudget(seconds)
         check = partial(self._check_fits, held=len(log))  # what is there already has its room
-        return extend(Continuing(self._chat, self._tokenizer, self._reader, conversation, log, clock, check))
+        return extend(ConversationRenderer(self._chat, self._tokenizer, self._reader, conversation, log, clock, check))
 
     async def _render(self, size: int, render: Callable[[float], T]) -> T:
         if size <= _SHORT:

@@ -10,7 +10,7 @@ from agentkv_runtime.errors import FormatError
 from agentkv_runtime.formats.parsed import TextDelta
 
 from .._types.message import Message, ToolCall, as_mapping, call_id
-from .tokenizer import Spelling
+from .tokenizer import Detokenizer
 
 if TYPE_CHECKING:
     from agentkv_runtime.formats import Format
@@ -26,7 +26,7 @@ class ReplyReader:
         self._tokenizer = tokenizer
         self.find_format = find_format  # takes a few renderings, the first time
         self._ends = frozenset(tokenizer.eos_ids)
-        self._spelling = Spelling(tokenizer)
+        self._spelling = Detokenizer(tokenizer)
 
     def text(self, log: Sequence[int], start: int) -> tuple[str, int]:
         """The text of the tokens from `start` on, control tokens included, and where they end: before end tokens."""

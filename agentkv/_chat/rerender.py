@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from agentkv_runtime.text.tokenizer import Tokenizer
 
     from .reply import ReplyReader
-    from .template import Chat, ReplyBegun
+    from .template import ReplyBegun, TemplateRenderer
 
 
 _MOST_IN_HEADER = 4  # control tokens that open a turn
@@ -49,7 +49,7 @@ class _Anchor(NamedTuple):
     tokens: int
 
 
-class Pieces:
+class TokenSplicer:
     """Tokens of a rendering. Those that the branch has of the same text are taken from there."""
 
     def __init__(self, tokenizer: Tokenizer, text: ControlledText, log: array[int], conversation: Conversation) -> None:
@@ -187,7 +187,7 @@ def find_generated(added: AddedTokens, text: ControlledText, entry: Entry, start
     return None
 
 
-def find_elsewhere(added: AddedTokens, text: ControlledText, entry: Entry, start: int) -> tuple[int, int] | None:
+def find_by_turn_markers(added: AddedTokens, text: ControlledText, entry: Entry, start: int) -> tuple[int, int] | None:
     """Where it stands in one that writes something else: how its turn is opened and what follows it tell."""
     controls = [control.start for control in added.controls_in(text)]
     place = text.text.find(entry.spelled, start) if entry.spelled and entry.opening else -1
@@ -225,7 +225,7 @@ MOST_SPANS = 64  # messages of one call whose borders are looked for; each takes
 
 
 @dataclass(frozen=True, slots=True)
-class Continuation:
+class PromptUpdate:
     """What a branch is to hold: its first `kept` tokens, then `added`; and the conversation that this is."""
 
     kept: int
@@ -233,7 +233,7 @@ class Continuation:
     conversation: Conversation | None  # None where the prompt is no messages
 
 
-class Clock:
+class RenderBudget:
     """The time that all renderings of one prompt have together, of the processor of the one thread that they run on."""
 
     def __init__(self, seconds: float) -> None:
@@ -244,17 +244,17 @@ class Clock:
         return max(self._end - time.thread_time(), 1e-3)
 
 
-class Continuing:
+class ConversationRenderer:
     """One list of messages that goes on from one state of a branch. May run on any thread."""
 
     def __init__(
         self,
-        chat: Chat,
+        chat: TemplateRenderer,
         tokenizer: Tokenizer,
         reader: ReplyReader,
         conversation: Conversation,
         log: array[int],
-        clock: Clock,
+        clock: RenderBudget,
         check: Callable[[str], None],
     ) -> None:
         self._chat = chat
@@ -278,7 +278,7 @@ class Continuing:
         speaks: bool = False,
         calls_of: str = "",
         order: Callable[[Sequence[Entry], int], Sequence[int]] = lambda entries, _: range(len(entries)),
-    ) -> Continuation:
+    ) -> PromptUpdate:
         """Adds messages; `template` are variables for it, which stay. Raises InvalidInput, TemplateTimeout.
 
         Args:
@@ -324,7 +324,7 @@ class Continuing:
             calls=calls_before(entry.message for entry in (*self._entries[: old.first], *entries)),
             calls_of=calls_of,
         )
-        return Continuation(kept, pieces.tokens[kept - old.start :].tolist(), conversation)
+        return PromptUpdate(kept, pieces.tokens[kept - old.start :].tolist(), conversation)
 
     def _render_reply(self, entries: Sequence[Entry]) -> ReplyBegun:
         old = self._conversation
@@ -361,9 +361,9 @@ class Continuing:
             for entry in entries
         ]
 
-    def _placed(self, text: ControlledText, entries: list[Entry]) -> tuple[Pieces, dict[int, Entry]]:
+    def _placed(self, text: ControlledText, entries: list[Entry]) -> tuple[TokenSplicer, dict[int, Entry]]:
         """The rendering as tokens, with what was generated in its place; and where those entries are now."""
-        pieces = Pieces(self._tokenizer, text, self._log, self._conversation)
+        pieces = TokenSplicer(self._tokenizer, text, self._log, self._conversation)
         reply = self._entries[-1] if len(self._entries) > len(self._conversation.entries) else None
         placed: dict[int, Entry] = {}
         for index, entry in enumerate(entries):
@@ -385,7 +385,7 @@ class Continuing:
         spellings = [entries[index]]
         if is_reply and find_generated(self._added, text, spellings[0], start) is None:
             spellings.append(self._respelled(entries[: index + 1]))
-        for find in (find_generated, find_elsewhere):
+        for find in (find_generated, find_by_turn_markers):
             for spelling in spellings:
                 place = find(self._added, text, spelling, start)
                 if place is not None:
@@ -412,7 +412,7 @@ class Continuing:
         self,
         entries: list[Entry],
         placed: Mapping[int, Entry],
-        pieces: Pieces,
+        pieces: TokenSplicer,
         kept: int,
         text: ControlledText,
         end: int | None,

@@ -15,7 +15,7 @@ from .._types.log import log
 from .messages import text_of, with_empty_content, with_joined_parts, with_reasoning_as, with_text_parts
 from .roles import GIVES_INSTRUCTIONS, Roles
 from .tool_results import check_answered, has_plain_ids, with_plain_ids
-from .tools_in_words import told
+from .tools_in_words import messages_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +42,7 @@ class ReplyBegun(NamedTuple):
     said: str
 
 
-class Chat:
+class TemplateRenderer:
     """The chat template of one model. `seconds` bound the template; `check` sees a text before it is worked on.
 
     Everything here raises InvalidInput where the template refuses, TemplateTimeout where it takes too long.
@@ -139,11 +139,11 @@ class Chat:
         Where nobody has asked anything yet, and the template writes instructions and tools with the first question
         alone, it is what stands before that, whatever is asked.
         """
-        with translated():
+        with template_errors():
             if tools and self._tells_tools is None:
                 self._tells_tools = self._must_tell(tools, seconds)
             if self._tells_tools:
-                messages, tools = told(messages, tools, self._find_format(), self._write_calls), None
+                messages, tools = messages_in_words(messages, tools, self._find_format(), self._write_calls), None
             tools = self._roles.tools(tools, seconds)
             asked = any(message["role"] not in GIVES_INSTRUCTIONS for message in messages)
             if asked or (messages and self._roles.takes_alone(tools, seconds)):
@@ -155,7 +155,7 @@ class Chat:
 
     def takes_calls(self, tools: Tools, seconds: float) -> bool:
         """Does the template write the calls of a message, and not its content alone?"""
-        with translated():
+        with template_errors():
             return self._roles.takes("calls", self._roles.tools(tools, seconds), seconds)
 
     def _before_question(
@@ -293,7 +293,7 @@ class Chat:
 
 
 @contextmanager
-def translated() -> Iterator[None]:
+def template_errors() -> Iterator[None]:
     """What the tokenizer refuses, as InvalidInput; TemplateTimeout goes through."""
     try:
         yield

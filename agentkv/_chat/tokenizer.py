@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from agentkv_runtime.errors import TemplateTimeout
 
-from .._types.checks import ChatMessage, checked_bool, checked_count, checked_ids, text_of
+from .._types.checks import ChatMessage, checked_bool, checked_count, checked_ids, checked_text
 from .._types.errors import InvalidInput
-from .._types.show import shown
+from .._types.show import preview
 from .messages import checked_messages, checked_tools
-from .template import MOST_SECONDS, Chat, translated
+from .template import MOST_SECONDS, TemplateRenderer, template_errors
 from .tool_results import in_call_order
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Tokenizer:
     Every method raises InvalidInput for what it cannot take.
     """
 
-    def __init__(self, tokenizer: RuntimeTokenizer, chat: Chat, model_vocab_size: int) -> None:
+    def __init__(self, tokenizer: RuntimeTokenizer, chat: TemplateRenderer, model_vocab_size: int) -> None:
         """Private: use `Context.tokenizer`."""
         self._tokenizer = tokenizer
         self._chat = chat
@@ -78,7 +78,7 @@ class Tokenizer:
         if not isinstance(text, str | bytes):
             raise InvalidInput(f"text is a {type(text).__name__}, but it must be a str")
         bos, parse_special = checked_bool(bos, "bos"), checked_bool(parse_special, "parse_special")
-        return self._tokenizer.encode(text_of(text, "text"), bos=bos, parse_special=parse_special)
+        return self._tokenizer.encode(checked_text(text, "text"), bos=bos, parse_special=parse_special)
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """Text of ids; bytes that are no UTF-8 become U+FFFD, and ids that only the model has become nothing."""
@@ -87,7 +87,7 @@ class Tokenizer:
             try:
                 ids = list(ids)
             except Exception:
-                raise InvalidInput(f"ids are {shown(ids)}, but they must be a list of ints") from None
+                raise InvalidInput(f"ids are {preview(ids)}, but they must be a list of ints") from None
         tokens = checked_ids(ids, self._ids)
         size = self._tokenizer.vocab_size
         return self._tokenizer.decode([i for i in tokens if i < size], skip_special=skip_special)
@@ -151,7 +151,7 @@ class Tokenizer:
         checked, definitions = checked_messages(messages), checked_tools(tools)
         ordered = [checked[place] for place in in_call_order(checked)]
         try:
-            with translated():
+            with template_errors():
                 return self._chat.render_reply(ordered, definitions, variables, MOST_SECONDS, lambda _: None).text
         except TemplateTimeout as error:
             raise InvalidInput(str(error)) from error
@@ -160,7 +160,7 @@ class Tokenizer:
         checked, definitions = checked_messages(messages), checked_tools(tools)
         opened = checked_bool(reply, "add_generation_prompt")
         try:
-            with translated():
+            with template_errors():
                 return self._chat.render(checked, definitions, opened, variables, MOST_SECONDS, lambda _: None)
         except TemplateTimeout as error:
             raise InvalidInput(str(error)) from error
@@ -194,7 +194,7 @@ def beginning(spelled: bytes) -> bytes:
     return decoder.getstate()[0]
 
 
-class Spelling:
+class Detokenizer:
     """Of one model. Bytes that are not UTF-8 become U+FFFD; ids that only the model has stand for nothing."""
 
     def __init__(self, tokenizer: RuntimeTokenizer) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from .._types.errors import InvalidInput
 from .._types.message import call_id
-from .._types.show import shown
+from .._types.show import preview
 
 _PLAIN = re.compile("[A-Za-z0-9]{9}")
 
@@ -200,4 +200,4 @@ def _missing(call: Mapping[str, Any]) -> str:
 
 
 def _quoted(text: str) -> str:
-    return shown(text).removeprefix("str ")
+    return preview(text).removeprefix("str ")

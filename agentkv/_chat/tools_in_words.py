@@ -18,7 +18,9 @@ _EXAMPLE = [("function_name", {"argument": "value"})]
 _NESTED = {"properties", "items", "anyOf", "oneOf", "allOf", "$ref"}
 
 
-def told(messages: Messages, tools: Definitions | None, form: Format, write: WriteCalls) -> list[Mapping[str, Any]]:
+def messages_in_words(
+    messages: Messages, tools: Definitions | None, form: Format, write: WriteCalls
+) -> list[Mapping[str, Any]]:
     """The messages with the tools in the system prompt, calls as text, and each result as a user's message."""
     spelled = [with_calls_as_text(with_result_as_words(message), write) for message in messages]
     if not tools:

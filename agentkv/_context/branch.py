@@ -18,18 +18,18 @@ from .._engine.commands import Job, check_finished
 from .._engine.loop import Closing
 from .._model.drafters import INHERIT, Inherit, Speculative
 from .._model.generate_options import MOST_TOKENS, GenerateOptions, Thinking
-from .._storage.offload import Aside, InFile, InMemory  # here: a verb may find no file to be opened any more
+from .._storage.offload import InFile, InMemory, OffloadedCells  # here: a verb may find no file to be opened any more
 from .._storage.save import Progress, Saved
 from .._types.checks import Prompt, checked_count, checked_name, checked_path
 from .._types.errors import InvalidInput
 from .._types.mark import Mark
 from .._types.message import Message
 from .._types.results import Choice, Generation
-from .._types.show import shown
+from .._types.show import preview
 from .extend import Extended, extend_by, open_turn
-from .generate import GenerationRequest, generated
+from .generate import GenerationRequest, generate_with_retries
 from .handle import BranchHandle, BranchRecord
-from .overflow import Overflow, checked_overflow, with_room
+from .overflow import Overflow, checked_overflow, retry_with_room
 from .store import save_branches
 from .stream import DEFAULT_BUFFER, Keep, TokenStream
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ..output.constraint import Constraint
     from ..output.grammar import GrammarSource
     from .context import Context
-    from .core import Home
+    from .core import ContextCore
 
 Out = TypeVar("Out", default=str)
 
@@ -49,7 +49,7 @@ MOST_FORKS = 2**31 - 1
 MOST_STREAMS = 2**63 - 1
 
 
-class How(TypedDict, total=False):
+class GenerateKwargs(TypedDict, total=False):
     """What both verbs take beside `output`, for type checkers."""
 
     max_tokens: int
@@ -229,11 +229,11 @@ class Branch:
 
     @overload
     async def generate(
-        self, *, output: TypeForm[Out] = ..., output_retries: int = ..., **how: Unpack[How]
+        self, *, output: TypeForm[Out] = ..., output_retries: int = ..., **how: Unpack[GenerateKwargs]
     ) -> Generation[Out]: ...
     @overload
     async def generate(
-        self, *, output: GrammarSource[Out] | Constraint, output_retries: int = ..., **how: Unpack[How]
+        self, *, output: GrammarSource[Out] | Constraint, output_retries: int = ..., **how: Unpack[GenerateKwargs]
     ) -> Generation[Out]: ...
 
     async def generate(
@@ -299,15 +299,20 @@ class Branch:
         await request.prepare()
         await open_turn(self)
         await self._handle.ready("generate")
-        return await generated(self, request.after(self._handle.state), retries)
+        return await generate_with_retries(self, request.after(self._handle.state), retries)
 
     @overload
     def stream(
-        self, *, output: TypeForm[Out] = ..., buffer: int = ..., keep: Keep = ..., **how: Unpack[How]
+        self, *, output: TypeForm[Out] = ..., buffer: int = ..., keep: Keep = ..., **how: Unpack[GenerateKwargs]
     ) -> TokenStream[Out]: ...
     @overload
     def stream(
-        self, *, output: GrammarSource[Out] | Constraint, buffer: int = ..., keep: Keep = ..., **how: Unpack[How]
+        self,
+        *,
+        output: GrammarSource[Out] | Constraint,
+        buffer: int = ...,
+        keep: Keep = ...,
+        **how: Unpack[GenerateKwargs],
     ) -> TokenStream[Out]: ...
 
     def stream(
@@ -377,7 +382,7 @@ class Branch:
         def scored() -> Awaitable[list[float]]:
             return self._handle.run(Job(lambda engine: engine.select(self.id, encoded), finish))
 
-        scores = await with_room(self, sum(map(len, encoded)), scored)
+        scores = await retry_with_room(self, sum(map(len, encoded)), scored)
         return Choice(texts[int(np.argmax(scores))], int(np.argmax(scores)), scores)
 
     async def logits(self) -> NDArray[np.float32]:
@@ -396,7 +401,7 @@ class Branch:
         def computed() -> Awaitable[NDArray[np.float32]]:
             return self._handle.run(Job(lambda engine: engine.logits(self.id), finish))
 
-        return await with_room(self, 1, computed)
+        return await retry_with_room(self, 1, computed)
 
     async def adopt(self, other: Branch) -> None:
         """Takes over the history of another branch of the same Context, which stays as it is.
@@ -408,7 +413,7 @@ class Branch:
         """
         self._handle.check_free()
         if not isinstance(other, Branch):
-            raise InvalidInput(f"other is {shown(other)}, but it must be a Branch")
+            raise InvalidInput(f"other is {preview(other)}, but it must be a Branch")
         other._handle.check_free()
         self._handle.core.check_owns(other)
         while self._handle.state.aside is not None or other._handle.state.aside is not None:
@@ -460,7 +465,7 @@ class Branch:
         if self._handle.state.aside is not None:
             return 0
         store = InMemory if place is None else partial(InFile, place)
-        return await Aside(self._handle.loop, self.id, self._handle.state, store).offload()
+        return await OffloadedCells(self._handle.loop, self.id, self._handle.state, store).offload()
 
     async def forget(self, p0: int, p1: int) -> int:
         """Frees the cells of the tokens at [p0, p1). The tokens stay, and so do the positions of all others; what came
@@ -538,7 +543,9 @@ class Branch:
                 await closing
 
 
-def new_branch(core: Home, id: int, parent: Branch | None, overflow: Overflow | None = None, reused: int = 0) -> Branch:
+def new_branch(
+    core: ContextCore, id: int, parent: Branch | None, overflow: Overflow | None = None, reused: int = 0
+) -> Branch:
     """The Branch of one that the engine has just made. A fork begins with all of its parent's tokens and policy."""
     of_parent = None if parent is None else parent._handle
     state = core.states[id]

@@ -13,25 +13,25 @@ from anyio import to_thread
 from .._chat.call_format import CallFormat, checked_format
 from .._chat.call_habits import Rescue, checked_rescue
 from .._chat.tokenizer import Tokenizer
-from .._engine.commands import CellCall
+from .._engine.commands import CellsCall
 from .._engine.loop import StepLoop
 from .._engine.step_history import StepRecord
 from .._model.drafters import Speculative
 from .._model.export import exported, needs_export
 from .._model.open import OpenModel, is_here, located, open_model
 from .._model.options import Options
-from .._state.branch_state import Histories
+from .._state.branch_state import BranchStates
 from .._state.observers import Observers
 from .._storage.save import Progress, Saved
 from .._types.checks import Prompt, checked_count, checked_path
 from .._types.errors import InvalidInput, ModelError, loading
 from .._types.info import ModelInfo, Stats
 from .._types.log import log
-from .._types.show import shown
+from .._types.show import preview
 from .branch import Branch
-from .core import Home
+from .core import ContextCore
 from .handle import handle_of
-from .opening import opening, sync_of
+from .opening import context_opener, sync_of
 from .overflow import Overflow, checked_overflow
 from .overflow_policies import Stop
 from .prefill import empty_branch, prompted_branch
@@ -48,12 +48,14 @@ if TYPE_CHECKING:
 class Context:
     """One model and one KV cache, shared by any number of branches. Made by `Context.open` or `Context.connect`."""
 
-    def __init__(self, loop: StepLoop, states: Histories, model: OpenModel, overflow: Overflow, rescue: Rescue) -> None:
+    def __init__(
+        self, loop: StepLoop, states: BranchStates, model: OpenModel, overflow: Overflow, rescue: Rescue
+    ) -> None:
         """Private: use `Context.open` or `Context.connect`."""
-        self._core = Home(self, loop, states, model, overflow, rescue)
+        self._core = ContextCore(self, loop, states, model, overflow, rescue)
 
     @classmethod
-    @opening
+    @context_opener
     async def open(
         cls,
         model: str | Path,
@@ -141,7 +143,7 @@ class Context:
             yield context
 
     @classmethod
-    @opening
+    @context_opener
     async def connect(
         cls,
         url: str | Sequence[str],
@@ -190,11 +192,11 @@ class Context:
         """
         try:
             with loading("what connects to servers"):
-                from ..remote.connect import Remote
+                from ..remote.connect import ConnectOptions
         except ImportError as error:
             raise ModelError(f"{error}; pip install 'agentkv-sdk[remote]'") from error
         given = (checked_format(call_format), timeout, retries, most_running, verify)
-        remote = Remote(url, model, api_key, tokenizer, backend, *given)
+        remote = ConnectOptions(url, model, api_key, tokenizer, backend, *given)
         policy = Stop() if overflow is None else checked_overflow(overflow)
         checked_rescue(rescue)
         async with cls._running(remote.open, policy, rescue, remote.give_up) as context:
@@ -211,7 +213,7 @@ class Context:
     ) -> AsyncIterator[Context]:
         """`open_host` runs on the step loop's thread, and takes what wakes that; `give_up` ends it early."""
         opened: list[OpenModel] = []
-        states = Histories(Observers())
+        states = BranchStates(Observers())
         loop = StepLoop(states)
 
         def open_engine() -> EngineHost:
@@ -398,7 +400,7 @@ class Context:
                 given = [item]  # type: ignore[list-item]
             for branch in given:
                 if not isinstance(branch, Branch):
-                    raise InvalidInput(f"keep was given {shown(branch)}, but it takes branches")
+                    raise InvalidInput(f"keep was given {preview(branch)}, but it takes branches")
                 self._core.check_owns(branch)
                 handle_of(branch).check_open()
                 kept.add(branch.id)
@@ -430,4 +432,4 @@ class Context:
             cells.shrink(engine.compact(most))
             return max(0, before - cells.kv_bytes)  # cells that leave pages of a file take memory
 
-        return await self._core.loop.run(CellCall(compact))
+        return await self._core.loop.run(CellsCall(compact))

@@ -10,7 +10,7 @@ import xxhash
 from .._chat.model import ChatModel
 from .._model.options import MOST_POSITIONS
 from .._storage.layout import ModelKey
-from .._storage.save import Storage
+from .._storage.save import StorageDeps
 from .._types.errors import ForeignBranch, InvalidInput
 from .handle import handle_of
 from .registry import BranchRegistry
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from .._chat.call_habits import Rescue
     from .._engine.loop import StepLoop
     from .._model.open import OpenModel
-    from .._state.branch_state import Histories
+    from .._state.branch_state import BranchStates
     from .branch import Branch
     from .overflow import Overflow
 
 T = TypeVar("T")
 
 
-class Home:
+class ContextCore:
     """Services of one Context: step loop, tokens of its branches, chat model, constraint compiler, drafters.
 
     Attributes:
@@ -45,7 +45,7 @@ class Home:
         self,
         context: Any,
         loop: StepLoop,
-        states: Histories,
+        states: BranchStates,
         model: OpenModel,
         overflow: Overflow,
         rescue: Rescue,
@@ -91,9 +91,9 @@ class Home:
         return self._key
 
     @property
-    def storage(self) -> Storage:
+    def storage(self) -> StorageDeps:
         """What saving and loading need."""
-        return Storage(self.loop, self.states, self.grammars, self.model_key)
+        return StorageDeps(self.loop, self.states, self.grammars, self.model_key)
 
     def check_maps_files(self, option: str) -> None:
         """Raises InvalidInput where files cannot be mapped into the cache."""

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from .._chat.tool_results import check_answered
 from .._engine.commands import Job, Worker, check_finished
 from .._types.errors import ContextFull, PositionsExhausted
-from .overflow import RoomMaker
+from .overflow import OverflowHandler
 
 if TYPE_CHECKING:
     from .._chat.conversation import Conversation
-    from .._chat.rerender import Continuation
+    from .._chat.rerender import PromptUpdate
     from .._engine.interface import Finished, StepEngine
     from .._engine.loop import StepLoop
-    from .._state.branch_state import History
+    from .._state.branch_state import BranchState
     from .branch import Branch
 
 
@@ -37,7 +37,7 @@ class Extended:
     rewritten: int
 
 
-class Moved(Exception):
+class BranchChanged(Exception):
     """The branch is not any more what its continuation was made for: another task was at it."""
 
 
@@ -46,7 +46,9 @@ class ExtendJob(Job[None]):
 
     __slots__ = ("_check", "_coming", "_history")
 
-    def __init__(self, branch: int, history: History, made: Continuation, check: Callable[[StepEngine], None]) -> None:
+    def __init__(
+        self, branch: int, history: BranchState, made: PromptUpdate, check: Callable[[StepEngine], None]
+    ) -> None:
         super().__init__(lambda engine: engine.extend(branch, made.added), self._end)
         self._check = check
         self._history = history
@@ -67,7 +69,7 @@ class ExtendJob(Job[None]):
         self._history.converse(self._coming)
 
 
-async def extend_by(branch: Branch, make: Callable[[], Awaitable[Continuation]]) -> Extended:
+async def extend_by(branch: Branch, make: Callable[[], Awaitable[PromptUpdate]]) -> Extended:
     """Extends a branch by what is made of its history. All or nothing. Raises as `make` and the engine do."""
     handle, room = branch._handle, None
     while True:
@@ -75,11 +77,11 @@ async def extend_by(branch: Branch, make: Callable[[], Awaitable[Continuation]])
         made = await make()
         await handle.ready()
         try:
-            return await Extending(handle.loop, handle.id, handle.state, made).run()
-        except Moved:
+            return await ExtendOperation(handle.loop, handle.id, handle.state, made).run()
+        except BranchChanged:
             pass  # it is made anew
         except (ContextFull, PositionsExhausted):
-            room = room or RoomMaker(branch, len(made.added))
+            room = room or OverflowHandler(branch, len(made.added))
             if not await room.make():
                 raise
 
@@ -96,10 +98,10 @@ async def open_turn(branch: Branch) -> None:
         await extend_by(branch, partial(handle.core.chat.encoding.turn, history))
 
 
-class Extending:
+class ExtendOperation:
     """One continuation of one branch."""
 
-    def __init__(self, loop: StepLoop, branch: int, history: History, made: Continuation) -> None:
+    def __init__(self, loop: StepLoop, branch: int, history: BranchState, made: PromptUpdate) -> None:
         self._loop = loop
         self._branch = branch
         self._history = history
@@ -123,7 +125,7 @@ class Extending:
 
     def _check(self, engine: StepEngine) -> None:
         if engine.tip(self._branch) != self._before:
-            raise Moved
+            raise BranchChanged
 
     async def _rewrite(self, conversation: Conversation) -> None:
         """The branch keeps what it has until the whole of it stands on a draft."""

@@ -18,18 +18,18 @@ from .._engine.jobs import GenerationJob
 from .._model.generate_options import GenerateOptions
 from .._types.errors import BranchBusy, OutputIncomplete, OutputInvalid
 from .._types.results import FinishReason, Generation, TopLogprob, Usage, fault_of
-from ..output._spec import Asked, asked
+from ..output._spec import OutputSpec, output_spec
 from ..output._thought import Thought
-from .extend import Moved
+from .extend import BranchChanged
 from .overflow import run_generation
 from .thinking import check_thinking, thought_in, thought_of
 
 if TYPE_CHECKING:
     from .._engine.interface import Finished, StepEngine
     from .._model.drafters import Speculative
-    from .._state.branch_state import History
+    from .._state.branch_state import BranchState
     from .branch import Branch
-    from .core import Home
+    from .core import ContextCore
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,10 @@ class GenerationRequest:
     """A generation on one branch."""
 
     branch: int
-    home: Home
+    home: ContextCore
     options: GenerateOptions
     strategy: Speculative | None
-    output: Asked[Any]
+    output: OutputSpec[Any]
     buffer: int | None
     wait_for_room: bool
     made: int
@@ -52,7 +52,7 @@ class GenerationRequest:
     def checked(
         cls,
         branch: int,
-        home: Home,
+        home: ContextCore,
         options: GenerateOptions,
         output: object,
         *,
@@ -68,7 +68,7 @@ class GenerationRequest:
         branch are of this generation already, as penalties count them, and of its output.
         """
         strategy = home.model.speculation.resolve(options.speculative)
-        wanted = asked(output)
+        wanted = output_spec(output)
         check_thinking(options.thinking, wanted.constraint)
         return cls(branch, home, options, strategy, wanted, buffer, wait_for_room, made, output_made)
 
@@ -76,7 +76,7 @@ class GenerationRequest:
         """The same request with other draws."""
         return replace(self, options=self.options.for_attempt(attempt))
 
-    def after(self, history: History) -> GenerationRequest:
+    def after(self, history: BranchState) -> GenerationRequest:
         """The same request behind these tokens: what they begin of a character, it has in its text, and what they begin
         of a thought is in its budget's sight."""
         thought = thought_of(self.home, history, self.options.thinking, self.output.constraint)
@@ -150,7 +150,7 @@ class GenerationRequest:
         return tuple(TopLogprob(token, self.home.chat.spelling.token(token), logprob) for token, logprob in top)
 
 
-async def generated(branch: Branch, request: GenerationRequest, retries: int) -> Generation[Any]:
+async def generate_with_retries(branch: Branch, request: GenerationRequest, retries: int) -> Generation[Any]:
     """The generation of a request, or of one of as many others after it as `retries` says.
 
     Raises what the last value was refused with, after forgetting it; where another task went on with the branch
@@ -170,13 +170,13 @@ async def generated(branch: Branch, request: GenerationRequest, retries: int) ->
 
         try:
             generation = await run_generation(branch, GenerationJob(start, again.finish))
-        except (Moved, BranchBusy):
+        except (BranchChanged, BranchBusy):
             break
     fault = fault_of(generation)
     if fault is None or isinstance(fault, OutputIncomplete):
         return generation
     if _is_last(generation, branch):
-        with suppress(Moved, BranchBusy):
+        with suppress(BranchChanged, BranchBusy):
             await branch._handle.call(_forgetting(generation, branch))
     raise fault
 
@@ -187,7 +187,7 @@ def _forgetting(generation: Generation[Any], branch: Branch) -> Callable[[StepEn
 
     def forget(engine: StepEngine) -> None:
         if engine.tip(number) != end:
-            raise Moved
+            raise BranchChanged
         engine.rollback(number, length)
 
     return forget

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from .._types.errors import BranchBusy, BranchClosed, InvalidInput
-from .lease import acting_hold
+from .lease import acting_lease
 from .overflow_policies import Stop
 
 if TYPE_CHECKING:
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from .._engine.commands import Job, Worker
     from .._engine.interface import StepEngine
     from .._engine.loop import StepLoop
-    from .._state.branch_state import History
+    from .._state.branch_state import BranchState
     from .._storage.load import Loaded
     from .branch import Branch
     from .context import Context
-    from .core import Home
-    from .lease import Hold
+    from .core import ContextCore
+    from .lease import TurnLease
     from .overflow import Overflow
 
 
@@ -56,7 +56,7 @@ class BranchRecord:
         "state",
     )
 
-    def __init__(self, core: Home, state: History, overflow: Overflow, reused: int) -> None:
+    def __init__(self, core: ContextCore, state: BranchState, overflow: Overflow, reused: int) -> None:
         self.core = core
         self.state = state
         self._finalizer = weakref.finalize(self, core.loop.release, state.id)
@@ -89,7 +89,7 @@ class BranchHandle:
     """
 
     record: BranchRecord
-    lease: Hold | None = None
+    lease: TurnLease | None = None
 
     @property
     def id(self) -> int:
@@ -97,7 +97,7 @@ class BranchHandle:
         return self.record.state.id
 
     @property
-    def core(self) -> Home:
+    def core(self) -> ContextCore:
         """Services of its Context."""
         return self.record.core
 
@@ -107,7 +107,7 @@ class BranchHandle:
         return self.record.core.loop
 
     @property
-    def state(self) -> History:
+    def state(self) -> BranchState:
         """Its tokens and conversation, as of the last verb that ended."""
         return self.record.state
 
@@ -130,7 +130,7 @@ class BranchHandle:
     def check_free(self) -> None:
         """For verbs that change the branch, or run something on it. Raises as `check_open`, and BranchBusy."""
         self.check_open()
-        if self.state.hold not in (None, self.lease, acting_hold.get()):
+        if self.state.hold not in (None, self.lease, acting_lease.get()):
             raise BranchBusy(f"branch {self.id} is in an agent's turn; wait for its end, or work on a fork")
 
     def check_started(self, verb: str) -> None:
@@ -172,6 +172,6 @@ def handle_of(branch: Branch) -> BranchHandle:
     return branch._handle
 
 
-def core_of(context: Context) -> Home:
+def core_of(context: Context) -> ContextCore:
     """The services of a Context."""
     return context._core

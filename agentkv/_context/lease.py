@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from .._engine.commands import Call
+from .._engine.commands import EngineCall
 from .._types.errors import BranchClosed, ContextClosed
 
 if TYPE_CHECKING:
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from .handle import BranchHandle
 
 
-acting_hold: ContextVar[Lease | None] = ContextVar("acting_hold", default=None)
+acting_lease: ContextVar[Lease | None] = ContextVar("acting_lease", default=None)
 """The hold that an overflow policy acts for while it is asked: the branch itself takes its verbs then."""
 
 
-class Hold:
+class TurnLease:
     """Takes a branch for the length of an `async with` block, which is a transaction.
 
     The block gets a view of the branch, and it alone may change the branch: who holds a view passes, so tasks and
@@ -94,7 +94,7 @@ class Hold:
             self._before = before
 
     async def _go_back(self, *, waits: bool) -> None:
-        back = Call(self._back, told=lambda _: self._history.converse(self._conversation))
+        back = EngineCall(self._back, told=lambda _: self._history.converse(self._conversation))
         try:
             self._loop.submit(back)
             if waits:  # a coroutine that is torn down can await nothing

@@ -20,7 +20,7 @@ P = ParamSpec("P")
 HOW = "write `async with kv.Context.open(...) as ctx:`, or `.sync()` behind it where nothing is awaited"
 
 
-class Opening(AbstractAsyncContextManager["Context", bool | None]):
+class ContextOpener(AbstractAsyncContextManager["Context", bool | None]):
     """What `Context.open` returns: `async with` opens the model, and so does `sync()`. For one of the two, once."""
 
     def __init__(self, opened: AbstractAsyncContextManager[Context]) -> None:
@@ -59,24 +59,24 @@ class Opening(AbstractAsyncContextManager["Context", bool | None]):
         return SyncContext(thread.value, thread)
 
 
-def opening(open_it: Callable[P, AsyncIterator[Context]]) -> Callable[P, Opening]:
+def context_opener(open_it: Callable[P, AsyncIterator[Context]]) -> Callable[P, ContextOpener]:
     """`contextlib.asynccontextmanager` whose result has `sync` as well."""
     made = asynccontextmanager(open_it)
 
     @wraps(open_it)
-    def opened(*args: P.args, **kwargs: P.kwargs) -> Opening:
-        return Opening(made(*args, **kwargs))
+    def opened(*args: P.args, **kwargs: P.kwargs) -> ContextOpener:
+        return ContextOpener(made(*args, **kwargs))
 
     return opened
 
 
 def sync_of(context: Context) -> SyncContext:
     """A Context that is open on the caller's event loop, for other threads. Raises ContextClosed, WrongEventLoop."""
-    from .._aio.loop_thread import OnLoop
+    from .._aio.loop_thread import LoopPortal
     from ..sync.context import SyncContext
 
     core_of(context).loop.check_open()
     try:
-        return SyncContext(context, OnLoop(asyncio.get_running_loop()))
+        return SyncContext(context, LoopPortal(asyncio.get_running_loop()))
     except RuntimeError:
         raise WrongEventLoop("blocking calls need asyncio, and this Context is trio's; await its verbs") from None

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from .._engine.jobs import GenerationJob, GoOn
+from .._engine.jobs import GenerationJob, Resume
 from .._types.checks import ChatMessage, checked_count, checked_ids, truth_of
 from .._types.errors import ContextFull, InvalidInput, PositionsExhausted
 from .._types.log import log
-from .._types.show import shown
+from .._types.show import preview
 from .._types.tokens import common_prefix
-from .lease import acting_hold
+from .lease import acting_lease
 
 if TYPE_CHECKING:
     from .._chat.conversation import Conversation
@@ -42,7 +42,7 @@ class Overflow(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _State:
+class BranchUsage:
     """What the engine says of a branch at one moment."""
 
     length: int
@@ -75,7 +75,7 @@ class Room:
         replaceable: tokens before it may give way to others: as `end`, and no typed output that is under way.
     """
 
-    def __init__(self, branch: Branch, state: _State, wanted: int) -> None:
+    def __init__(self, branch: Branch, state: BranchUsage, wanted: int) -> None:
         """Private."""
         self.branch = branch
         self._loop = branch._handle.loop
@@ -192,7 +192,7 @@ class Room:
     async def refresh(self) -> None:
         self._take(await _state_of(self.branch))
 
-    def _take(self, state: _State) -> None:
+    def _take(self, state: BranchUsage) -> None:
         hold = self.branch._handle.state.hold
         self.length = state.length
         self.cached = state.cached
@@ -201,7 +201,7 @@ class Room:
         self.end = max(state.length - 1, 0) if hold is None else min(hold.start, max(state.length - 1, 0))
         self.replaceable = min(self.end, state.replaceable)
 
-    def _lacks(self, state: _State) -> tuple[int, int]:
+    def _lacks(self, state: BranchUsage) -> tuple[int, int]:
         """Cells and positions, of which one is 0."""
         limit = self.branch.context.model_info.max_positions
         positions = 0 if limit is None else max(state.length + self._wanted - limit, 0)
@@ -211,14 +211,14 @@ class Room:
         return max(self._wanted + lacking - state.free, 0), 0
 
 
-async def _state_of(branch: Branch, first: int = 0) -> _State:
+async def _state_of(branch: Branch, first: int = 0) -> BranchUsage:
     """With what it alone owns from a position on."""
     holds_cells = branch.context.model_info.holds_cells
 
-    def look(engine: StepEngine) -> _State:
+    def look(engine: StepEngine) -> BranchUsage:
         stats, cached = engine.stats(), engine.n_cached(branch.id)
         used = stats.cells_used if holds_cells else cached  # a server drops what other branches have there
-        return _State(
+        return BranchUsage(
             length=engine.length(branch.id),
             cached=cached,
             lacking=engine.n_to_refill(branch.id),
@@ -235,18 +235,18 @@ def checked_overflow(policy: object) -> Overflow:
     """Raises InvalidInput for what makes no room."""
     if isinstance(policy, type) or not isinstance(policy, Overflow):
         raise InvalidInput(
-            f"overflow is {shown(policy)}, but it must be a policy of kv.overflow, or an object with `make_room`"
+            f"overflow is {preview(policy)}, but it must be a policy of kv.overflow, or an object with `make_room`"
         )
     return policy
 
 
-class RoomMaker:
+class OverflowHandler:
     """Asks the policy of a branch whenever one verb of it finds no room for so many tokens more."""
 
     def __init__(self, branch: Branch, tokens: int) -> None:
         self._branch = branch
         self._tokens = tokens
-        self._fits: _State | None = None  # as it was when nothing was lacking, and the verb was tried again
+        self._fits: BranchUsage | None = None  # as it was when nothing was lacking, and the verb was tried again
         self._held = (-1, -1)  # tokens, and those that need cells, when room was made last
         self._in_vain = 0  # times that it was made since, and others took it
 
@@ -262,20 +262,22 @@ class RoomMaker:
             tried, self._fits = self._fits == state, state
             return not tried
         history.asking = True
-        acting = acting_hold.set(history.hold)
+        acting = acting_lease.set(history.hold)
         try:
             answer = branch.overflow.make_room(room)
             if not isawaitable(answer):
-                raise InvalidInput(f"make_room of {shown(branch.overflow)} is no coroutine; define it with `async def`")
-            made = truth_of(await answer, f"make_room of {shown(branch.overflow)}")
+                raise InvalidInput(
+                    f"make_room of {preview(branch.overflow)} is no coroutine; define it with `async def`"
+                )
+            made = truth_of(await answer, f"make_room of {preview(branch.overflow)}")
         finally:
             history.asking, room._over = False, True
             with suppress(ValueError):  # a coroutine that is torn down may end in another context
-                acting_hold.reset(acting)
+                acting_lease.reset(acting)
         log.debug("room was asked for", branch=branch.id, made=made, cells=room.cells, positions=room.positions)
         return made and not branch.closed and await self._better(state, room)
 
-    async def _better(self, before: _State, room: Room) -> bool:
+    async def _better(self, before: BranchUsage, room: Room) -> bool:
         """Does the branch hold less, or lack less? Others may have taken what it gave."""
         after = await _state_of(self._branch)
         held = (before.length, before.held)
@@ -285,9 +287,9 @@ class RoomMaker:
         return after.held < before.held or (lacks_less and self._in_vain < MOST_IN_VAIN)
 
 
-async def with_room(branch: Branch, tokens: int, attempt: Callable[[], Awaitable[T]]) -> T:
+async def retry_with_room(branch: Branch, tokens: int, attempt: Callable[[], Awaitable[T]]) -> T:
     """Runs a verb, and again each time that the branch's policy made room for so many tokens."""
-    room = RoomMaker(branch, tokens)
+    room = OverflowHandler(branch, tokens)
     while True:
         try:
             return await attempt()
@@ -298,7 +300,7 @@ async def with_room(branch: Branch, tokens: int, attempt: Callable[[], Awaitable
 
 async def run_generation(branch: Branch, job: GenerationJob[T]) -> T:
     """Runs a generation to its end; where it waits for room, the branch's policy is asked."""
-    return await run_waiting(branch._handle.loop, job, RoomMaker(branch, 1).make)
+    return await run_waiting(branch._handle.loop, job, OverflowHandler(branch, 1).make)
 
 
 async def run_waiting(loop: StepLoop, job: GenerationJob[T], make_room: Callable[[], Awaitable[bool]]) -> T:
@@ -307,7 +309,7 @@ async def run_waiting(loop: StepLoop, job: GenerationJob[T], make_room: Callable
     loop.submit(job)
     try:
         while await job.paused():
-            loop.submit(GoOn(job, await make_room()))
+            loop.submit(Resume(job, await make_room()))
     except GeneratorExit:  # the coroutine is torn down: nothing can be awaited any more
         loop.drop(job)
         raise

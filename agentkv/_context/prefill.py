@@ -13,11 +13,11 @@ from .branch import new_branch
 from .handle import handle_of
 
 if TYPE_CHECKING:
-    from .._chat.rerender import Continuation
+    from .._chat.rerender import PromptUpdate
     from .._engine.interface import Finished, StepEngine
-    from .._state.branch_state import Histories
+    from .._state.branch_state import BranchStates
     from .branch import Branch
-    from .core import Home
+    from .core import ContextCore
     from .overflow import Overflow
 
 
@@ -41,7 +41,7 @@ class PromptJob(Job[None]):
 
     __slots__ = ("_conversation", "_histories", "_source", "_tokens", "branch", "reused")
 
-    def __init__(self, histories: Histories, made: Continuation, source: Source | None = None) -> None:
+    def __init__(self, histories: BranchStates, made: PromptUpdate, source: Source | None = None) -> None:
         super().__init__(self._create, self._end, self._undo_made)
         self._histories = histories
         self._tokens = made.added
@@ -83,7 +83,7 @@ class _WatchedJob(PromptJob):
 
     __slots__ = ("taken",)
 
-    def __init__(self, histories: Histories, made: Continuation, source: Source | None) -> None:
+    def __init__(self, histories: BranchStates, made: PromptUpdate, source: Source | None) -> None:
         super().__init__(histories, made, source)
         self.taken = anyio.Event()
 
@@ -96,11 +96,11 @@ class _WatchedJob(PromptJob):
         self.taken.set()
 
 
-class Prefilling:
+class PromptPrefill:
     """A prompt that is being computed, for the length of a block: entered once the engine has taken it on. What is left
     of it then is ended, and its branch closed; what was computed of it is retained for whoever asks the same again."""
 
-    def __init__(self, core: Home, made: Continuation, source: Source | None) -> None:
+    def __init__(self, core: ContextCore, made: PromptUpdate, source: Source | None) -> None:
         self._loop = core.loop
         self._job = _WatchedJob(core.states, made, source)
 
@@ -119,7 +119,7 @@ class Prefilling:
         """Set once all of them are, or that failed."""
         return self._job.settled
 
-    async def __aenter__(self) -> Prefilling:
+    async def __aenter__(self) -> PromptPrefill:
         await checkpoint_if_cancelled()
         self._loop.submit(self._job)
         try:
@@ -154,13 +154,13 @@ class Prefilling:
         return await self._loop.call(lambda engine: engine.length(branch) if branch in engine.live() else 0)
 
 
-async def empty_branch(core: Home, overflow: Overflow | None) -> Branch:
+async def empty_branch(core: ContextCore, overflow: Overflow | None) -> Branch:
     """A new root branch without tokens."""
     id, _ = await core.loop.call(lambda engine: engine.create(), lambda worker, made: worker.close(made[0]))
     return new_branch(core, id, None, overflow)
 
 
-async def prompted_branch(core: Home, made: Continuation, overflow: Overflow | None) -> Branch:
+async def prompted_branch(core: ContextCore, made: PromptUpdate, overflow: Overflow | None) -> Branch:
     """A new root branch that holds a rendered prompt."""
     if not made.added and made.conversation is not None:  # the chat template writes it with the first question
         branch = await empty_branch(core, overflow)

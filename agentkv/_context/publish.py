@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 from .._documents.published import PublishedBranch, conversation_saved
 from .._engine.commands import Job, check_finished
 from .branch import Branch, new_branch
-from .extend import Moved
+from .extend import BranchChanged
 from .handle import handle_of
 
 if TYPE_CHECKING:
     from agentkv_runtime.engine import StoredBranch
 
     from .._engine.interface import Finished, PublishingEngine, StepEngine
-    from .core import Home
+    from .core import ContextCore
     from .overflow import Overflow
 
 
@@ -29,16 +29,16 @@ async def publish(branch: Branch, name: str) -> None:
 
         def start(engine: PublishingEngine, end: Any = end, saved: Any = saved, marks: Any = marks) -> int:
             if engine.tip(branch.id) != end:
-                raise Moved
+                raise BranchChanged
             return engine.publish(branch.id, name, saved, marks)
 
         try:
             return await handle.run(Job(start, check_finished))  # type: ignore[arg-type]
-        except Moved:
+        except BranchChanged:
             pass  # it is published as it is by now
 
 
-async def attach(home: Home, name: str, overflow: Overflow | None) -> Branch:
+async def attach(home: ContextCore, name: str, overflow: Overflow | None) -> Branch:
     """A new branch like the published one. Raises BranchNotFound, RemoteError."""
     created: list[int] = []  # by the thread
 

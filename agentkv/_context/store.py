@@ -6,20 +6,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .._storage.load import Loading  # here: a verb may find no file to be opened any more
-from .._storage.save import Progress, Saved, Saving
+from .._storage.load import LoadOperation  # here: a verb may find no file to be opened any more
+from .._storage.save import Progress, Saved, SaveOperation
 from .._types.checks import checked_bool, checked_name, checked_path
 from .._types.errors import InvalidInput
-from .._types.show import shown
+from .._types.show import preview
 from .handle import handle_of
 
 if TYPE_CHECKING:
     from .branch import Branch
-    from .core import Home
+    from .core import ContextCore
 
 
 async def save_branches(
-    core: Home, path: str | Path, branches: Mapping[str, Branch], shareable: bool, progress: Progress | None
+    core: ContextCore, path: str | Path, branches: Mapping[str, Branch], shareable: bool, progress: Progress | None
 ) -> Saved:
     """Saves branches by name. Raises InvalidInput, ForeignBranch, BranchClosed, SnapshotError."""
     from .branch import Branch
@@ -28,22 +28,22 @@ async def save_branches(
     if checked_bool(shareable, "shareable"):
         core.check_maps_files("shareable")
     if not isinstance(branches, Mapping) or len(branches) == 0:
-        raise InvalidInput(f"branches is {shown(branches)}, but it must be a mapping of names to at least one branch")
+        raise InvalidInput(f"branches is {preview(branches)}, but it must be a mapping of names to at least one branch")
     checked = {checked_name(name, "the name of a branch"): branch for name, branch in branches.items()}
     for name, branch in checked.items():
         if not isinstance(branch, Branch):
-            raise InvalidInput(f"branch {name!r} is {shown(branch)}, but save takes branches")
+            raise InvalidInput(f"branch {name!r} is {preview(branch)}, but save takes branches")
         core.check_owns(branch)
         handle_of(branch).check_open()
     while any(branch.offloaded for branch in checked.values()):
         for branch in checked.values():
             await handle_of(branch).reload()
     ids = {name: branch.id for name, branch in checked.items()}
-    return await Saving(core.storage, ids, target, shareable, progress).run()
+    return await SaveOperation(core.storage, ids, target, shareable, progress).run()
 
 
 async def load_branches(
-    core: Home, path: str | Path, shared: bool, recompute: bool, progress: Progress | None, *, one: bool
+    core: ContextCore, path: str | Path, shared: bool, recompute: bool, progress: Progress | None, *, one: bool
 ) -> dict[str, Branch]:
     """Branches of a file by name; with `one` it must hold a single one. Raises as `Context.load`."""
     from .branch import new_branch
@@ -53,7 +53,7 @@ async def load_branches(
     mapped, feeds = checked_bool(shared, "shared"), checked_bool(recompute, "recompute")
     if mapped:
         core.check_maps_files("shared")
-    loaded = await Loading(core.storage, file, mapped, feeds, progress).run(one=one)
+    loaded = await LoadOperation(core.storage, file, mapped, feeds, progress).run(one=one)
     branches = {}
     for name, (id, origin) in loaded.items():
         branches[name] = new_branch(core, id, None)

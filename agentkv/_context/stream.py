@@ -12,12 +12,12 @@ import anyio
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from .._chat.tokenizer import text_decoder
-from .._engine.jobs import GoOn, StreamJob
+from .._engine.jobs import Resume, StreamJob
 from .._types.checks import checked_count, checked_word
 from .._types.errors import AgentKVError, BranchBusy
 from .._types.results import Generation, Out_co, Token
 from .extend import open_turn
-from .overflow import RoomMaker
+from .overflow import OverflowHandler
 
 if TYPE_CHECKING:
     from .._engine.interface import Emitted, Finished, StepEngine
@@ -53,7 +53,7 @@ class TokenStream(Generic[Out_co]):
         self._loop = self._handle.loop
         self._request = request
         self._job: StreamJob[Generation[Any]] = StreamJob(self._start, self._end, self._feed, self._wake, urgent)
-        self._room = RoomMaker(branch, 1)
+        self._room = OverflowHandler(branch, 1)
         self._taken_per_notice = max(buffer // 2, 1)
         self._taken = 0  # tokens since the last notice
         self._keep = checked_word(keep, "keep", get_args(Keep))
@@ -161,7 +161,7 @@ class TokenStream(Generic[Out_co]):
             if self._job.full:
                 made = await self._room.make()
                 self._job.full = False
-                self._loop.submit(GoOn(self._job, made))
+                self._loop.submit(Resume(self._job, made))
                 continue  # it may have ended meanwhile
             if self._wakeup is not None:
                 raise BranchBusy("two tasks read one stream; give each its own branch")

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 from agentkv_runtime.formats.thought import Markers, Place, Stage
 
 from .._types.errors import InvalidInput
-from .._types.show import shown
+from .._types.show import preview
 from ..output._thought import Thought
 from ..output.grammar import GrammarSource, MessageGrammar
 
 if TYPE_CHECKING:
     from .._model.generate_options import Thinking
-    from .._state.branch_state import History
+    from .._state.branch_state import BranchState
     from ..output._compiler import Description
-    from .core import Home
+    from .core import ContextCore
 
 _SWITCHES = ("enable_thinking", "thinking")
 
@@ -26,17 +26,17 @@ def check_thinking(thinking: Thinking, held: Description | None) -> None:
     if thinking is not None and not isinstance(held, GrammarSource | None):
         raise InvalidInput(
             f"thinking goes with a type, kv.Regex, kv.JsonSchema or kv.Grammar as the output, and not with "
-            f"{shown(held)}; leave it out, and have the constraint allow the thought"
+            f"{preview(held)}; leave it out, and have the constraint allow the thought"
         )
 
 
-def thinking_called(said: str | None) -> Thinking:
+def thinking_from_word(said: str | None) -> Thinking:
     """What a word of the command line means. Raises InvalidInput."""
     words = {None: None, "on": True, "off": False}
     if said in words:
         return words[said]
     if not (said and said.isdecimal() and said.isascii() and len(said) < 10):
-        raise InvalidInput(f"thinking is {shown(said)}, but it must be on, off, or a number of tokens")
+        raise InvalidInput(f"thinking is {preview(said)}, but it must be on, off, or a number of tokens")
     return int(said)
 
 
@@ -45,7 +45,7 @@ def template_switches(thinking: Thinking, known: Container[str]) -> dict[str, An
     return {} if thinking is None else {name: bool(thinking) for name in _SWITCHES if name in known}
 
 
-def thought_of(home: Home, history: History, thinking: Thinking, held: Description | None) -> Thought | None:
+def thought_of(home: ContextCore, history: BranchState, thinking: Thinking, held: Description | None) -> Thought | None:
     """The next message of a branch as one whose reasoning has this budget; None where that changes nothing.
 
     Raises ModelError where the folder says wrongly how it reasons.
@@ -62,7 +62,7 @@ def thought_of(home: Home, history: History, thinking: Thinking, held: Descripti
     return Thought(budget, markers, _begun(home, history, len(history)), held)
 
 
-def thought_in(home: Home, history: History, begin: int, said: Sequence[int]) -> int:
+def thought_in(home: ContextCore, history: BranchState, begin: int, said: Sequence[int]) -> int:
     """How many of the tokens that a branch was given behind its first `begin` are a thought, markers included, before
     an answer."""
     markers = home.chat.format.thought
@@ -85,7 +85,7 @@ def reasoning_tokens(markers: Markers | None, begun: str, pieces: Iterable[bytes
     return count
 
 
-def _begun(home: Home, history: History, length: int) -> Place:
+def _begun(home: ContextCore, history: BranchState, length: int) -> Place:
     """Where the message is of which `length` tokens of the branch have the beginning. In a text that is no chat's no
     thought is opened for it."""
     conversation, template, markers = history.conversation, home.chat.format.template, home.chat.format.thought

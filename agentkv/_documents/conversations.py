@@ -16,13 +16,13 @@ Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Name = Annotated[str, Field(min_length=1)]
 
 
-class Saved(BaseModel):
+class DocumentModel(BaseModel):
     """Base of everything in the document of a file: nothing is guessed, and nothing is left over."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, ser_json_inf_nan="constants")
 
 
-class SavedOutput(Saved):
+class SavedOutput(DocumentModel):
     """What a branch was last asked to say under a grammar."""
 
     grammar: str
@@ -31,7 +31,7 @@ class SavedOutput(Saved):
     complete: bool
 
 
-class SavedText(Saved):
+class SavedText(DocumentModel):
     """A ControlledText."""
 
     text: str
@@ -53,7 +53,7 @@ class SavedText(Saved):
         return ControlledText(self.text, controls)
 
 
-class SavedEntry(Saved):
+class SavedEntry(DocumentModel):
     """A message, and which tokens it is."""
 
     message: dict[str, Any]
@@ -85,7 +85,7 @@ class SavedEntry(Saved):
         return Entry(self.message, self.start, self.end, given, self.spelled, self.opening, self.read)
 
 
-class SavedState(Saved):
+class SavedState(DocumentModel):
     """One Conversation: `kept` entries of the one before it, then `entries`."""
 
     before: Count | None
@@ -133,7 +133,7 @@ class SavedState(Saved):
         )
 
 
-class SavedConversations(Saved):
+class SavedConversations(DocumentModel):
     """The conversations of several branches, each state after the one that it goes on from."""
 
     entries: tuple[SavedEntry, ...] = ()
@@ -179,7 +179,7 @@ class SavedConversations(Saved):
         )
 
 
-class ConversationSaver:
+class ConversationWriter:
     """Collects the conversations of the branches of one file."""
 
     def __init__(self) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from .._types.errors import InvalidInput
-from .._types.show import shown
-from .conversations import ConversationSaver, Count, Name, Saved, SavedConversations, SavedOutput, reach_of
+from .._types.show import preview
+from .conversations import ConversationWriter, Count, DocumentModel, Name, SavedConversations, SavedOutput, reach_of
 
 if TYPE_CHECKING:
     from .._chat.conversation import Conversation
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"(?!br_)[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
-class PublishedBranch(Saved):
+class PublishedBranch(DocumentModel):
     """What of a branch goes over the wire. `conversations` ends with its own."""
 
     tokens: list[Count]
@@ -42,14 +42,14 @@ def checked_publication(name: object) -> str:
     """A name that branches are published under. Raises InvalidInput."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidInput(
-            f"name is {shown(name)}, but a published branch is named by 1 to 64 letters, digits, '_', '.' and '-', the "
-            "first one a letter or a digit, and not by what begins with 'br_'"
+            f"name is {preview(name)}, but a published branch is named by 1 to 64 letters, digits, '_', '.' and '-', "
+            "the first one a letter or a digit, and not by what begins with 'br_'"
         )
     return name
 
 
 def conversation_saved(conversation: Conversation) -> SavedConversations:
     """One conversation, and those that it goes on from."""
-    saver = ConversationSaver()
+    saver = ConversationWriter()
     saver.add(conversation)
     return saver.result()

@@ -87,7 +87,7 @@ class Awaited(Command, Generic[T]):
         return self._result  # type: ignore[return-value]
 
 
-class Verb(Awaited[T]):
+class ImmediateCommand(Awaited[T]):
     """What is done as soon as it is applied.
 
     `undo` takes back one whose result nobody receives; `told` hears of every result, on the event loop, in the order
@@ -120,7 +120,7 @@ class Verb(Awaited[T]):
     def _do(self, worker: Worker) -> T: ...
 
 
-class Call(Verb[T]):
+class EngineCall(ImmediateCommand[T]):
     """A verb of the engine."""
 
     __slots__ = ("_verb",)
@@ -138,7 +138,7 @@ class Call(Verb[T]):
         return self._verb(worker.engine)
 
 
-class CellCall(Verb[T]):
+class CellsCall(ImmediateCommand[T]):
     """A verb that reads or writes what is in cells."""
 
     __slots__ = ("_verb",)
@@ -251,7 +251,7 @@ class Release(Command):
         worker.close(self._branch)
 
 
-class News(Command):
+class Wakeup(Command):
     """Something came to the engine from elsewhere, which it settles now."""
 
     __slots__ = ()
@@ -260,7 +260,7 @@ class News(Command):
         pass
 
 
-class LetGo(Command):
+class Unpin(Command):
     """Lets cells go that were held to be read or written."""
 
     __slots__ = ("_hold",)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from agentkv_runtime.engine import Engine, GenerateOptions, Pin, Stats, StoredBranch
 
     from .._documents.conversations import SavedConversations
-    from .._types.info import Snapshot
+    from .._types.info import EngineCounters
 
 MOST_BRANCHES = 256
 SPARE_SEQUENCES = 16  # for what is saved, loaded or set aside at one time, beside all branches
@@ -359,7 +359,7 @@ class EngineHost(Protocol):
     def session(self) -> Any:
         """A CellStore."""
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> EngineCounters:
         """Counters of the engine and its cache."""
 
     def close(self) -> None:

@@ -106,7 +106,7 @@ class StreamJob(Job[T]):
         self._heard()
 
 
-class Taken(Command):
+class Ack(Command):
     """The reader of a stream has taken so many more of its tokens."""
 
     __slots__ = ("_count", "_job")
@@ -120,7 +120,7 @@ class Taken(Command):
             worker.engine.ack(self._job.id, self._count)
 
 
-class GoOn(Command):
+class Resume(Command):
     """A generation that waits for room has some now, or ends."""
 
     __slots__ = ("_job", "_made_room")

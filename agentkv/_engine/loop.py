@@ -19,19 +19,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from .._aio.host import current_host, step_thread
+from .._aio.host import current_event_loop, step_thread
 from .._aio.lock import Semaphore
 from .._aio.scope import move_on_after
 from .._types.errors import ContextClosed, StepFailed, WrongEventLoop, from_native
-from .._types.info import Snapshot
+from .._types.info import EngineCounters
 from .._types.log import log
-from .commands import Awaited, Call, Cancel, Close, Command, LetGo, News, Release, Worker
+from .commands import Awaited, Cancel, Close, Command, EngineCall, Release, Unpin, Wakeup, Worker
 from .interface import SPARE_SEQUENCES
-from .jobs import StreamJob, Taken
-from .mailbox import Flush, Outbox, Quiet
+from .jobs import Ack, StreamJob
+from .mailbox import CommandQueue, Flush, FlushDebouncer
 from .step_history import StepRecord
-from .watchdog import BlockedStrategy
-from .worker import EngineWorker, Post, Stop
+from .watchdog import StrategyWatchdog
+from .worker import EngineWorker, OutcomeBatch, Shutdown
 
 if TYPE_CHECKING:
     from .interface import EngineHost, LogListener, StepEngine
@@ -84,7 +84,7 @@ class Closing:
 PATIENCE_S = 0.5  # how often those who must wait for the thread look whether a strategy blocks it
 
 _numbers = itertools.count()
-_NEWS = News()
+_NEWS = Wakeup()
 
 
 class StepLoop:
@@ -92,21 +92,21 @@ class StepLoop:
     hears how the branches' tokens change."""
 
     def __init__(self, listener: LogListener) -> None:
-        self._host = current_host()
-        self._queue: SimpleQueue[Flush | Command | Stop] = SimpleQueue()
-        self._outbox = Outbox()
-        self._posts: deque[Post] = deque()
+        self._host = current_event_loop()
+        self._queue: SimpleQueue[Flush | Command | Shutdown] = SimpleQueue()
+        self._outbox = CommandQueue()
+        self._posts: deque[OutcomeBatch] = deque()
         self.holds = Semaphore(SPARE_SEQUENCES)  # what is saved, loaded or set aside at once: see CellHold
         self._worker = EngineWorker(self._queue, self._outbox, self._post, listener)
         self._thread: threading.Thread | None = None
         self._ended = anyio.Event()
         self._open = False
         self._lost = False  # the thread did not come back
-        self._quiet = Quiet(self._host.soon, self._send_if_due)
+        self._quiet = FlushDebouncer(self._host.soon, self._send_if_due)
         self._settled = 0  # number of the last post that woke tasks
 
     @property
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> EngineCounters:
         """The engine's counters as of the last post."""
         return self._worker.snapshot
 
@@ -165,7 +165,7 @@ class StepLoop:
             return
         self._send()
         self._open = False
-        self._queue.put(Stop())
+        self._queue.put(Shutdown())
         if not self._host.is_current():  # what the thread posts is settled elsewhere, or nowhere any more
             self._at_exit()
             return
@@ -181,8 +181,8 @@ class StepLoop:
 
     def _at_exit(self) -> None:
         """Native code must not outlive the interpreter where a Context was never left."""
-        self._queue.put(Stop())
-        blocked = BlockedStrategy(self._thread)
+        self._queue.put(Shutdown())
+        blocked = StrategyWatchdog(self._thread)
         while self._thread is not None and self._thread.is_alive() and not blocked.interrupt():
             self._thread.join(PATIENCE_S)
             if self._lost:
@@ -217,8 +217,8 @@ class StepLoop:
         undo: Callable[[Worker, T], None] | None = None,
         told: Callable[[T], None] | None = None,
     ) -> T:
-        """Runs a verb between two forwards: see `Call`."""
-        return await self.run(Call(verb, undo, told))
+        """Runs a verb between two forwards: see `EngineCall`."""
+        return await self.run(EngineCall(verb, undo, told))
 
     async def run(self, command: Awaited[T]) -> T:
         """Runs a command to its end. Nothing begins in a scope that is cancelled already.
@@ -281,7 +281,7 @@ class StepLoop:
 
     def let_go(self, hold: int) -> None:
         """Lets held cells go; callable from any thread."""
-        self._queue.put(LetGo(hold))
+        self._queue.put(Unpin(hold))
 
     def post(self, callback: Callable[[], None]) -> None:
         """Runs `callback` on the event loop, from any thread; does nothing when that is gone."""
@@ -289,7 +289,7 @@ class StepLoop:
 
     def taken(self, job: StreamJob[Any], count: int) -> None:
         """The reader of a stream has taken so many more of its tokens."""
-        self._queue.put(Taken(job, count))
+        self._queue.put(Ack(job, count))
 
     def _send_if_due(self) -> None:
         if self._outbox or self._worker.awaits_answers:
@@ -298,7 +298,7 @@ class StepLoop:
     def _send(self, answers: int = 0) -> None:
         self._queue.put(Flush(self._outbox.submitted, answers))
 
-    def _post(self, post: Post) -> bool:
+    def _post(self, post: OutcomeBatch) -> bool:
         self._posts.append(post)
         return self._host.post(self._settle_posts)
 
@@ -324,7 +324,7 @@ class StepLoop:
 
         A strategy that does not return is interrupted, and at last given up with the thread that runs it.
         """
-        blocked = BlockedStrategy(self._thread)
+        blocked = StrategyWatchdog(self._thread)
         cancelled: BaseException | None = None
         for event in events:
             while not event.is_set():
@@ -357,5 +357,5 @@ class StepLoop:
         self._open = False
         for command in (*self._worker.jobs.values(), *self._outbox.left()):
             command.fail(error)
-        self._queue.put(Stop())  # for the case that it does return
+        self._queue.put(Shutdown())  # for the case that it does return
         self._ended.set()

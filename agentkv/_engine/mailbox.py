@@ -1,10 +1,9 @@
 """The queue of commands for the step loop's thread, and the handshake that keeps both sides in step without a timer.
 
-The event loop's half: `Quiet` delays a flush tick by tick until a whole tick passes without new commands, so that tasks
-that wake together share a forward. The thread's half: `Answers` counts the posts that woke tasks. The event loop
-answers each with a flush, even an empty one, once those tasks have run; the thread waits for the answer, within bounds,
-before its next forward.
-"""
+The event loop's half: `FlushDebouncer` delays a flush tick by tick until a whole tick passes without new commands, so
+that tasks that wake together share a forward. The thread's half: `PostAcks` counts the posts that woke tasks. The event
+loop answers each with a flush, even an empty one, once those tasks have run; the thread waits for the answer, within
+bounds, before its next forward."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ class Flush:
         self.answers = answers
 
 
-class Outbox:
+class CommandQueue:
     """Commands on their way to the thread. One stays here until it is done with, so that no exception loses it."""
 
     def __init__(self) -> None:
@@ -57,7 +56,7 @@ MAX_QUIET_TICKS = 32  # a flush is put off at most this often
 COME_BACK_S = 0.005  # how long a forward waits at most for the tasks that the last posts woke
 
 
-class Quiet:
+class FlushDebouncer:
     """The event loop's half.
 
     Args:
@@ -100,7 +99,7 @@ class Quiet:
             raise
 
 
-class Answers:
+class PostAcks:
     """The thread's half: which of the posts that woke tasks the event loop has answered."""
 
     def __init__(self) -> None:

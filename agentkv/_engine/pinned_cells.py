@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from .loop import StepLoop
 
 
-class Held(Protocol):
+class HasPin(Protocol):
     """What the engine gave: a hold, or what has one."""
 
     @property
@@ -17,10 +17,10 @@ class Held(Protocol):
         """Of the hold."""
 
 
-H = TypeVar("H", bound=Held)
+H = TypeVar("H", bound=HasPin)
 
 
-class CellHold(Generic[H]):
+class PinnedCells(Generic[H]):
     """`async with` what a command holds, which is released however the block ends.
 
     A hold takes one of the sequences that the engine has beside those of branches. Where others have all of them, this

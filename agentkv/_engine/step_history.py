@@ -38,7 +38,7 @@ class StepRecord:
     draft_seconds: float
 
 
-class StepTrace:
+class StepHistory:
     """The last steps; the thread of the step loop appends, anyone reads."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ class StrategyInterrupted(BaseException):
     """Raised inside a strategy that blocks the step loop while somebody wants to leave."""
 
 
-class BlockedStrategy:
+class StrategyWatchdog:
     """Watches one thread on behalf of one wait."""
 
     def __init__(self, thread: threading.Thread | None) -> None:

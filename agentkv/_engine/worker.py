@@ -11,12 +11,12 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from .._types.errors import ContextClosed, StepFailed, from_native
-from .._types.info import Snapshot
+from .._types.info import EngineCounters
 from .._types.log import log
 from .commands import Command, Job
 from .jobs import StreamJob
-from .mailbox import Answers, Flush, Outbox
-from .step_history import StepTrace
+from .mailbox import CommandQueue, Flush, PostAcks
+from .step_history import StepHistory
 
 if TYPE_CHECKING:
     from .interface import CellStore, Emitted, EngineHost, LogListener, StepEngine, StepReport
@@ -25,7 +25,7 @@ TIDY_AFTER_S = 1.0  # so long without anything to do, and memory that nobody nee
 STATS_EVERY_S = 0.05  # how often steps that only stream refresh the statistics
 
 
-class Post:
+class OutcomeBatch:
     """Outcomes of one round, in the order to settle them; with a number where they wake tasks."""
 
     __slots__ = ("number", "settlements")
@@ -35,7 +35,7 @@ class Post:
         self.number = number
 
 
-class Stop:
+class Shutdown:
     """The last thing in the queue."""
 
     __slots__ = ()
@@ -58,17 +58,17 @@ class EngineWorker:
 
     def __init__(
         self,
-        queue: SimpleQueue[Flush | Command | Stop],
-        outbox: Outbox,
-        post: Callable[[Post], bool],
+        queue: SimpleQueue[Flush | Command | Shutdown],
+        outbox: CommandQueue,
+        post: Callable[[OutcomeBatch], bool],
         listener: LogListener,
     ) -> None:
         self.engine: StepEngine
         self.cells: CellStore
         self._open_engine: EngineHost | None = None
         self.jobs: dict[int, Job[Any]] = {}
-        self.snapshot: Snapshot
-        self.trace = StepTrace()
+        self.snapshot: EngineCounters
+        self.trace = StepHistory()
         self.awaits_answers = False  # read by the event loop
         self._queue = queue
         self._post = post
@@ -77,7 +77,7 @@ class EngineWorker:
         self._settlements: list[Callable[[], None]] = []
         self._streamed: dict[StreamJob[Any], list[Emitted]] = {}
         self._due = False  # is there a reader to wake for it?
-        self._answers = Answers()
+        self._answers = PostAcks()
         self._stats_at = 0.0
         self._stopping = False
 
@@ -168,7 +168,7 @@ class EngineWorker:
             with suppress(Empty):
                 self._take(queue.get(timeout=patience))
 
-    def _awaited(self) -> Flush | Command | Stop:
+    def _awaited(self) -> Flush | Command | Shutdown:
         """The next thing to do. Whoever has nothing to do for a while tidies up once."""
         try:
             return self._queue.get(timeout=TIDY_AFTER_S)
@@ -184,8 +184,8 @@ class EngineWorker:
                 self.cells.shrink(self.engine.compact())
             self._refresh_stats(perf_counter())
 
-    def _take(self, item: Flush | Command | Stop) -> None:
-        if isinstance(item, Stop):
+    def _take(self, item: Flush | Command | Shutdown) -> None:
+        if isinstance(item, Shutdown):
             self._stopping = True
         elif isinstance(item, Flush):
             self._answers.answered(item.answers)
@@ -232,7 +232,7 @@ class EngineWorker:
         if self._streamed:
             settlements = [partial(_feed, self._streamed), *settlements]
             self._streamed, self._due = {}, False
-        post = Post(settlements, number)
+        post = OutcomeBatch(settlements, number)
         self._settlements, settlements = [], []  # what the event loop has settled, nothing here refers to any more
         if not self._post(post):
             self._stopping = True
@@ -253,7 +253,7 @@ class EngineWorker:
             self._publish()
             if self._stopping:
                 break
-            self._stopping = isinstance(self._queue.get(), Stop)
+            self._stopping = isinstance(self._queue.get(), Shutdown)
         opened, self._open_engine = self._open_engine, None
         del self.engine, self.cells
         with suppress(Exception):  # whoever leaves waits for this thread: it tells them, whatever closing comes to

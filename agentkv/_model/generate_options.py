@@ -9,7 +9,7 @@ from typing import TypeAlias
 from .._types.checks import checked_count, checked_sampling, checked_stop
 from .._types.errors import InvalidInput
 from .._types.sampling import Sampling
-from .._types.show import shown
+from .._types.show import preview
 from .drafters import INHERIT, Inherit, Speculative, checked_strategy
 
 MOST_TOKENS = 2**31 - 1
@@ -80,5 +80,5 @@ def checked_thinking(thinking: object) -> Thinking:
     if thinking is None or isinstance(thinking, bool):
         return thinking
     if not isinstance(thinking, int):
-        raise InvalidInput(f"thinking is {shown(thinking)}, but it must be True, False, None or a number of tokens")
+        raise InvalidInput(f"thinking is {preview(thinking)}, but it must be True, False, None or a number of tokens")
     return checked_count(thinking, "thinking", 0)

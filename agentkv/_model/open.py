@@ -13,10 +13,10 @@ from agentkv_runtime.folder.metadata import Kept
 from .._chat.call_format import CallFormat
 from .._engine.interface import MOST_BRANCHES, SPARE_SEQUENCES
 from .._types.errors import AgentKVError, InvalidInput, ModelError, opening_error
-from .._types.info import ModelInfo, Snapshot
+from .._types.info import EngineCounters, ModelInfo
 from .._types.sampling import native_options
 from ..models._resolve import folder_called
-from ..output._compiler import Grammars
+from ..output._compiler import ConstraintCompiler
 from ..spec._built_in import DraftTarget
 from .drafters import Speculation
 from .options import MOST_POSITIONS, Options
@@ -73,7 +73,7 @@ class OpenModel:
     """How it was opened; None over a server."""
     generate_options: Callable[..., Any] = native_options
     """Makes what `StepEngine.generate` takes, of the fields of the native options; sampling is as users give it."""
-    grammars: Callable[[Tokenizer, int], Grammars] = Grammars
+    grammars: Callable[[Tokenizer, int], ConstraintCompiler] = ConstraintCompiler
     servers: Callable[[], list[ServerState]] = list
     """As they are now, from any thread; none of a model in this process."""
     publishes: bool = False
@@ -81,17 +81,17 @@ class OpenModel:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenEngine:
+class NativeHost:
     """The native engine over a model of this process."""
 
     engine: Engine
     session: Any
     speculation: Speculation
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> EngineCounters:
         """Counters of the engine and its cache."""
         session = self.session
-        return Snapshot(
+        return EngineCounters(
             self.engine.stats(), session.allocated_cells, session.kv_bytes, session.mapped_bytes, session.states
         )
 
@@ -116,7 +116,7 @@ def located(options: Options) -> Options:
     return replace(options, path=path)
 
 
-def open_model(options: Options) -> tuple[OpenEngine, OpenModel]:
+def open_model(options: Options) -> tuple[NativeHost, OpenModel]:
     """Loads the model and makes the engine over it, on the calling thread. Raises ModelError."""
     from agentkv_runtime.engine import Engine
     from agentkv_runtime.folder import model_folder
@@ -170,7 +170,7 @@ def open_model(options: Options) -> tuple[OpenEngine, OpenModel]:
     if call_format is None and source and tokenizer.response_template is None:
         named = source.manifest.call_format
         call_format = None if named == "plain" else named  # older exports knew no format for those
-    return OpenEngine(engine, session, speculation), OpenModel(
+    return NativeHost(engine, session, speculation), OpenModel(
         info, tokenizer, speculation, fingerprint, imposed, call_format, options
     )
 

@@ -10,7 +10,7 @@ from agentkv_runtime.backends import BACKENDS, KV_DTYPES, QUANTIZED_KV_DTYPES
 from .._chat.call_format import CallFormat
 from .._types.checks import checked_count, checked_word
 from .._types.errors import InvalidInput
-from .._types.show import shown
+from .._types.show import preview
 from .drafters import Speculative, checked_strategy
 
 MOST_POSITIONS = 2**31 - 1
@@ -41,7 +41,7 @@ class Options:
     def __post_init__(self) -> None:
         if self.device is not None and not isinstance(self.device, str):
             raise InvalidInput(
-                f"device is {shown(self.device)}, but it must be None or a device name of torch, such as 'cuda'"
+                f"device is {preview(self.device)}, but it must be None or a device name of torch, such as 'cuda'"
             )
         checked: dict[str, object] = {
             "kv_dtype": checked_word(self.kv_dtype, "kv_dtype", KV_DTYPES),

@@ -45,7 +45,7 @@ class Lease(Protocol):
         """Tokens from before the turn gave way to so many more, messages among them; `before` is the copy, if any."""
 
 
-class History:
+class BranchState:
     """The tokens of one branch, as of its last verb that ended, and their messages.
 
     `end` names the history as the engine does: its length, and the epoch of its last token.
@@ -134,15 +134,15 @@ class History:
         return Mark(self.id, length, self.owner, epoch)
 
 
-class Histories:
+class BranchStates:
     """The histories of a Context's branches. The engine's changes, applied in its order, are all that alters them."""
 
     def __init__(self, observers: Observers) -> None:
         self.observers = observers
-        self._of: dict[int, History] = {}
+        self._of: dict[int, BranchState] = {}
         self.trained_positions: int | None = None  # of the model; None once somebody was told, too
 
-    def __getitem__(self, branch: int) -> History:
+    def __getitem__(self, branch: int) -> BranchState:
         return self._of[branch]
 
     def apply(self, changes: Iterable[LogChange]) -> None:
@@ -150,7 +150,7 @@ class Histories:
         for change in changes:
             history = self._of.get(change.branch)
             if history is None:
-                history = self._of[change.branch] = History(change.branch, self.observers)
+                history = self._of[change.branch] = BranchState(change.branch, self.observers)
             history.change(change.kept, change.appended, change.epoch)
             if self.trained_positions is not None and len(history) > self.trained_positions:
                 log.warning(

@@ -30,7 +30,7 @@ import numpy.typing as npt
 from agentkv_runtime.tensor_file import SIZES, TensorSpec
 from pydantic import Field
 
-from .._documents.conversations import Count, Name, Saved, SavedConversations, SavedOutput
+from .._documents.conversations import Count, DocumentModel, Name, SavedConversations, SavedOutput
 
 if TYPE_CHECKING:
     from agentkv_runtime.tensor_file import Bytes
@@ -50,7 +50,7 @@ MOST_VALUES = 4_000_000  # of a document: what a small file may make of memory i
 Int32s = npt.NDArray[np.int32]
 
 
-class SavedBranch(Saved):
+class SavedBranch(DocumentModel):
     """A branch, without its tokens and rows."""
 
     rng_stream: Annotated[int, Field(ge=0, lt=2**64)]
@@ -63,7 +63,7 @@ class SavedBranch(Saved):
     exact_from: Count = 0
 
 
-class Document(Saved):
+class Document(DocumentModel):
     """What a file says of its branches, by name."""
 
     branches: dict[Name, SavedBranch]
@@ -115,7 +115,7 @@ def cell_arrays(described: Sequence[tuple[str, str, Sequence[int], int | None]])
 
 
 @dataclass(frozen=True, slots=True)
-class BranchState:
+class BranchImage:
     """A branch outside of its Context."""
 
     tokens: Int32s
@@ -137,25 +137,25 @@ class BranchState:
 Lacks: TypeAlias = npt.NDArray[np.uint8]
 
 
-def held(array: CellArray, lacks: Lacks) -> npt.NDArray[np.bool_]:
+def stored_rows(array: CellArray, lacks: Lacks) -> npt.NDArray[np.bool_]:
     """Of which rows an array holds something, bool [rows]."""
     return np.ones(len(lacks), np.bool_) if array.group is None else lacks <= array.group
 
 
-def packed(rows: Bytes, arrays: Sequence[CellArray], lacks: Lacks) -> Bytes:
+def without_dropped(rows: Bytes, arrays: Sequence[CellArray], lacks: Lacks) -> Bytes:
     """Rows [n, bytes of a cell] without what they lack, array by array."""
     if not lacks.any():
         return rows
-    return np.concatenate([rows[held(array, lacks), array.begin : array.end].reshape(-1) for array in arrays])
+    return np.concatenate([rows[stored_rows(array, lacks), array.begin : array.end].reshape(-1) for array in arrays])
 
 
-def unpacked(left: Bytes, arrays: Sequence[CellArray], lacks: Lacks) -> Bytes:
+def with_zeros(left: Bytes, arrays: Sequence[CellArray], lacks: Lacks) -> Bytes:
     """The rows [n, bytes of a cell] that were packed, with zeros where they lack something."""
     if not lacks.any():
         return left
     rows = np.zeros((len(lacks), arrays[-1].end), np.uint8)
     for array in arrays:
-        here = held(array, lacks)
+        here = stored_rows(array, lacks)
         nbytes = int(here.sum()) * array.nbytes
         rows[here, array.begin : array.end] = left[:nbytes].reshape(-1, array.nbytes)
         left = left[nbytes:]
@@ -167,14 +167,14 @@ PAGE = mmap.PAGESIZE
 MOST_DIGITS = 12  # of a number in a header
 
 
-class Lanes(NamedTuple):
+class MappableLayout(NamedTuple):
     """How many cells such a file has, and for pages of which size it was made."""
 
     rows: int
     page: int
 
     @classmethod
-    def of(cls, metadata: Mapping[str, str]) -> Lanes | None:
+    def of(cls, metadata: Mapping[str, str]) -> MappableLayout | None:
         """What a header says; None where that is no sense."""
         said = [metadata.get(name, "") for name in cls._fields]
         if not all(text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS for text in said):
@@ -226,7 +226,7 @@ BLOCK = 64  # positions, at the last of which the CPU's layers keep a state
 Rows = npt.NDArray[np.int32]
 
 
-class States(NamedTuple):
+class LayerStates(NamedTuple):
     """Which rows of a hold have states, and what a state is."""
 
     arrays: Sequence[CellArray]
@@ -242,11 +242,11 @@ class States(NamedTuple):
         return [self.rows[first : first + self.at_once] for first in range(0, len(self.rows), self.at_once)]
 
 
-def states_of(hold: int, count: int, engine: StepEngine, cells: CellStore) -> States:
+def states_of(hold: int, count: int, engine: StepEngine, cells: CellStore) -> LayerStates:
     """Those of a hold of so many rows."""
     arrays = cell_arrays(cells.state_arrays)
     rows = cells.with_states(engine.pinned_cells(hold, 0, count)) if arrays else []
-    return States(arrays, np.asarray(rows, np.int32))
+    return LayerStates(arrays, np.asarray(rows, np.int32))
 
 
 def _cells_of(hold: int, rows: Rows, engine: StepEngine) -> list[int]:
@@ -263,7 +263,7 @@ def write_states(hold: int, rows: Rows, states: Bytes, engine: StepEngine, cells
     cells.write_states(_cells_of(hold, rows, engine), states)
 
 
-def stateless(states: States, lacks: Lacks, branches: Sequence[BranchState]) -> int | None:
+def first_missing_state(states: LayerStates, lacks: Lacks, branches: Sequence[BranchImage]) -> int | None:
     """The first row that should have a state and has none: one that ends a block and is held."""
     if not states.arrays:
         return None
@@ -279,6 +279,6 @@ def stateless(states: States, lacks: Lacks, branches: Sequence[BranchState]) -> 
     return int(missing[0]) if len(missing) else None
 
 
-def state_spec(array: CellArray, rows: int) -> TensorSpec:
+def spec_of_states(array: CellArray, rows: int) -> TensorSpec:
     """The tensor of so many states."""
     return TensorSpec(STATES + array.spec.name, array.spec.dtype, (rows, *array.spec.shape))

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from .._engine.commands import Call, CellCall, Job, check_finished
+from .._engine.commands import CellsCall, EngineCall, Job, check_finished
 from .._engine.loop import in_thread
-from .._engine.pinned_cells import CellHold
+from .._engine.pinned_cells import PinnedCells
 from .._types.errors import InvalidInput, SnapshotMismatch
 from .._types.log import log
-from .layout import BranchState, CellArray, ModelKey, alignment, cell_arrays, write_states
+from .layout import BranchImage, CellArray, ModelKey, alignment, cell_arrays, write_states
 from .reader import SnapshotFile
-from .save import SLICE_BYTES, Progress, Storage, reporting, write_rows
+from .save import SLICE_BYTES, Progress, StorageDeps, checked_progress, write_rows
 
 if TYPE_CHECKING:
     from agentkv_runtime.engine import Pin, StoredBranch
@@ -51,7 +51,7 @@ async def map_rows(
             engine.discard(hold, 0, file.lacks)
         return mapped
 
-    mapped = await loop.run(CellCall(into_cells))
+    mapped = await loop.run(CellsCall(into_cells))
     progress(file.nbytes, file.nbytes)
     return mapped
 
@@ -80,16 +80,18 @@ Restored: TypeAlias = dict[str, tuple[int, Loaded]]
 """By the branches' names in the file: their numbers, and where they have their cells from."""
 
 
-class Loading:
+class LoadOperation:
     """The branches of one file on their way into a Context."""
 
-    def __init__(self, storage: Storage, path: Path, shared: bool, recompute: bool, progress: Progress | None) -> None:
+    def __init__(
+        self, storage: StorageDeps, path: Path, shared: bool, recompute: bool, progress: Progress | None
+    ) -> None:
         self._storage = storage
         self._loop = storage.loop
         self._path = path
         self._shared = shared
         self._recompute = recompute
-        self._progress = reporting(progress)
+        self._progress = checked_progress(progress)
 
     async def run(self, *, one: bool) -> Restored:
         """All of them or none; with `one` the file must hold a single one. Raises SnapshotError, SnapshotMismatch."""
@@ -102,7 +104,7 @@ class Loading:
                 f"{self._path} was saved without shareable=True, so that its cells cannot be mapped; load it without "
                 "shared, and save the branches again"
             )
-        arrays = file.parts(await self._loop.run(CellCall(lambda _, cells: cell_arrays(cells.cell_arrays))))
+        arrays = file.parts(await self._loop.run(CellsCall(lambda _, cells: cell_arrays(cells.cell_arrays))))
         mismatch = await self._mismatch(file, arrays)
         if mismatch and not self._recompute:
             raise SnapshotMismatch(
@@ -135,13 +137,13 @@ class Loading:
 
     async def _filled(self, file: SnapshotFile, arrays: list[CellArray]) -> Restored:
         align = alignment(arrays) if self._shared else 0
-        kept = await self._loop.run(CellCall(lambda _, cells: cell_arrays(cells.state_arrays)))
+        kept = await self._loop.run(CellsCall(lambda _, cells: cell_arrays(cells.state_arrays)))
         states = await in_thread(self._loop, partial(file.states, kept))
-        reserve = Call(
+        reserve = EngineCall(
             lambda engine: engine.reserve(file.rows, align), lambda worker, hold: worker.engine.unpin(hold.id)
         )
         try:
-            async with CellHold(self._loop, reserve) as hold:
+            async with PinnedCells(self._loop, reserve) as hold:
                 mapped = None
                 if self._shared:
                     mapped = await map_rows(self._loop, file, hold.id, arrays, self._progress)
@@ -149,7 +151,7 @@ class Loading:
                     await self._copy(file, hold, arrays)
                 for some in states.slices():
                     read = await in_thread(self._loop, partial(file.next_states, len(some), states))
-                    await self._loop.run(CellCall(partial(write_states, hold.id, some, read)))
+                    await self._loop.run(CellsCall(partial(write_states, hold.id, some, read)))
                 stored = await in_thread(self._loop, lambda: [self._stored(state) for state in file.branches.values()])
                 return await self._entered(file, hold, stored, mapped or 0)
         except InvalidInput as error:  # what the file says cannot be
@@ -160,7 +162,7 @@ class Loading:
         for first in range(0, file.rows, step):
             rows = await in_thread(self._loop, partial(file.next_cells, min(step, file.rows - first), arrays))
             lacks = file.lacks[first : first + step]
-            await self._loop.run(CellCall(partial(write_rows, hold.id, first, rows, lacks)))
+            await self._loop.run(CellsCall(partial(write_rows, hold.id, first, rows, lacks)))
             self._progress(file.nbytes * (first + len(rows)) // file.rows, file.nbytes)
 
     async def _entered(self, file: SnapshotFile, hold: Pin, stored: list[StoredBranch], mapped: int) -> Restored:
@@ -183,13 +185,13 @@ class Loading:
             for id, (name, state) in zip(ids, file.branches.items(), strict=True)
         }
 
-    def _mapped(self, state: BranchState, mapped: int) -> Loaded:
+    def _mapped(self, state: BranchImage, mapped: int) -> Loaded:
         """A branch that has its cells from the file, whose first `mapped` rows are pages of it."""
         first, count = state.rows[:, 0], state.rows[:, 2]
         shared = int(np.clip(mapped - first, 0, count).sum())
         return Loaded(self._path, int(count.sum()), 0, "", shared)
 
-    def _stored(self, state: BranchState) -> StoredBranch:
+    def _stored(self, state: BranchImage) -> StoredBranch:
         from agentkv_runtime.engine import StoredBranch
 
         output: dict[str, Any] = {}
@@ -225,7 +227,7 @@ class Loading:
             raise
         return branches
 
-    async def _fed(self, state: BranchState) -> tuple[int, int]:
+    async def _fed(self, state: BranchImage) -> tuple[int, int]:
         """A branch of the same tokens, and how many of them a live branch had."""
         created: list[int] = []  # by the thread
         shared: list[int] = []
@@ -250,7 +252,7 @@ class Loading:
         return created[0], shared[0]
 
     @staticmethod
-    def _without_rows(engine: StepEngine, state: BranchState) -> tuple[int, int]:
+    def _without_rows(engine: StepEngine, state: BranchImage) -> tuple[int, int]:
         """A branch of which the cache has nothing yet: the next job feeds it, and forgets where it forgot."""
         from agentkv_runtime.engine import StoredBranch
 
@@ -265,5 +267,5 @@ class Loading:
         )
         return engine.restore(None, [stored])[0], 0
 
-    def _converse(self, branch: int, state: BranchState) -> None:
+    def _converse(self, branch: int, state: BranchImage) -> None:
         self._storage.states[branch].restore(state.conversation, state.marks)

@@ -13,11 +13,21 @@ import numpy as np
 import xxhash
 
 from .._aio.lock import Lock
-from .._engine.commands import Call, CellCall
+from .._engine.commands import CellsCall, EngineCall
 from .._engine.loop import in_thread
-from .._engine.pinned_cells import CellHold
+from .._engine.pinned_cells import PinnedCells
 from .._types.errors import SnapshotError
-from .layout import CellArray, Lacks, States, cell_arrays, packed, read_states, states_of, unpacked, write_states
+from .layout import (
+    CellArray,
+    Lacks,
+    LayerStates,
+    cell_arrays,
+    read_states,
+    states_of,
+    with_zeros,
+    without_dropped,
+    write_states,
+)
 from .save import SLICE_BYTES, read_rows, write_rows
 
 if TYPE_CHECKING:
@@ -27,10 +37,10 @@ if TYPE_CHECKING:
     from .._engine.commands import Worker
     from .._engine.interface import StepEngine
     from .._engine.loop import StepLoop
-    from .._state.branch_state import History
+    from .._state.branch_state import BranchState
 
 
-class Store(Protocol):
+class SliceStore(Protocol):
     """Keeps slices of rows, in their order. Called in threads. Raises OSError."""
 
     def put(self, rows: Bytes) -> None:
@@ -94,13 +104,13 @@ class InFile:
         self._file.close()
 
 
-class Aside:
+class OffloadedCells:
     """What one branch has outside of the cache, from the begin of its offloading to the end of its return.
 
     Verbs wait for it (`reload`) before they begin.
     """
 
-    def __init__(self, loop: StepLoop, branch: int, history: History, open_store: Callable[[], Store]) -> None:
+    def __init__(self, loop: StepLoop, branch: int, history: BranchState, open_store: Callable[[], SliceStore]) -> None:
         self._loop = loop
         self._branch = branch
         self._history = history
@@ -109,20 +119,20 @@ class Aside:
         self._away = False  # by what the engine did
         self._arrays: list[CellArray] = []
         self._lacks: Lacks = np.zeros(0, np.uint8)  # of the rows
-        self._states = States((), np.zeros(0, np.int32))
+        self._states = LayerStates((), np.zeros(0, np.int32))
         self._step = 1
-        self._store: Store | None = None
+        self._store: SliceStore | None = None
 
     async def offload(self) -> int:
         """Returns how many cells were freed. Raises BranchBusy, SnapshotError; the branch is then as it was."""
         self._history.aside = self
-        take = Call(lambda engine: engine.pin_unshared(self._branch), self._release)
+        take = EngineCall(lambda engine: engine.pin_unshared(self._branch), self._release)
         try:
-            async with self._lock, CellHold(self._loop, take) as hold:
+            async with self._lock, PinnedCells(self._loop, take) as hold:
                 if hold.rows:
                     await self._put(hold)
                     await self._loop.run(
-                        Call(partial(self._offload_cells, hold.id), self._undo, lambda _: self._gone())
+                        EngineCall(partial(self._offload_cells, hold.id), self._undo, lambda _: self._gone())
                     )
                     await self._loop.call(lambda engine: engine.unpin(hold.id))
                 return hold.rows
@@ -140,35 +150,37 @@ class Aside:
                 return
             store = self._store
             assert store is not None
-            reserve = Call(lambda engine: engine.reserve(len(self._lacks)), self._release)
-            async with CellHold(self._loop, reserve) as hold:
+            reserve = EngineCall(lambda engine: engine.reserve(len(self._lacks)), self._release)
+            async with PinnedCells(self._loop, reserve) as hold:
                 try:
                     await self._get(store, hold)
                 except OSError as error:
                     raise self._failed("read", error) from error
-                await self._loop.run(Call(partial(self._reload_cells, hold.id), told=lambda _: self._back()))
+                await self._loop.run(EngineCall(partial(self._reload_cells, hold.id), told=lambda _: self._back()))
 
-    async def _get(self, store: Store, hold: Pin) -> None:
+    async def _get(self, store: SliceStore, hold: Pin) -> None:
         for index, first in enumerate(range(0, len(self._lacks), self._step)):
             lacks = self._lacks[first : first + self._step]
-            rows = unpacked(await in_thread(self._loop, partial(store.get, index)), self._arrays, lacks)
-            await self._loop.run(CellCall(partial(write_rows, hold.id, first, rows, lacks)))
+            rows = with_zeros(await in_thread(self._loop, partial(store.get, index)), self._arrays, lacks)
+            await self._loop.run(CellsCall(partial(write_rows, hold.id, first, rows, lacks)))
         for index, some in enumerate(self._states.slices(), start=-(-len(self._lacks) // self._step)):
             states = await in_thread(self._loop, partial(store.get, index))
-            await self._loop.run(CellCall(partial(write_states, hold.id, some, states)))
+            await self._loop.run(CellsCall(partial(write_states, hold.id, some, states)))
 
     async def _put(self, hold: Pin) -> None:
-        self._arrays = await self._loop.run(CellCall(lambda _, cells: cell_arrays(cells.cell_arrays)))
-        self._lacks = await self._loop.run(Call(lambda engine: engine.pinned_dropped_groups(hold.id, 0, hold.rows)))
+        self._arrays = await self._loop.run(CellsCall(lambda _, cells: cell_arrays(cells.cell_arrays)))
+        self._lacks = await self._loop.run(
+            EngineCall(lambda engine: engine.pinned_dropped_groups(hold.id, 0, hold.rows))
+        )
         self._step = max(1, SLICE_BYTES // self._arrays[-1].end)
         self._store = store = await in_thread(self._loop, self._open_store)
         for first in range(0, hold.rows, self._step):
             lacks = self._lacks[first : first + self._step]
-            rows = await self._loop.run(CellCall(partial(read_rows, hold.id, first, len(lacks))))
-            await in_thread(self._loop, partial(store.put, packed(rows, self._arrays, lacks)))
-        self._states = await self._loop.run(CellCall(partial(states_of, hold.id, hold.rows)))
+            rows = await self._loop.run(CellsCall(partial(read_rows, hold.id, first, len(lacks))))
+            await in_thread(self._loop, partial(store.put, without_dropped(rows, self._arrays, lacks)))
+        self._states = await self._loop.run(CellsCall(partial(states_of, hold.id, hold.rows)))
         for some in self._states.slices():
-            states = await self._loop.run(CellCall(partial(read_states, hold.id, some)))
+            states = await self._loop.run(CellsCall(partial(read_states, hold.id, some)))
             await in_thread(self._loop, partial(store.put, states))
 
     def _offload_cells(self, hold: int, engine: StepEngine) -> int:

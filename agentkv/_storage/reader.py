@@ -26,17 +26,17 @@ from .layout import (
     STATE_ROWS,
     STATES,
     VERSION,
-    BranchState,
+    BranchImage,
     CellArray,
     Document,
     Lacks,
-    Lanes,
+    LayerStates,
+    MappableLayout,
     ModelKey,
-    States,
-    held,
+    first_missing_state,
     lanes_of,
-    state_spec,
-    stateless,
+    spec_of_states,
+    stored_rows,
 )
 from .writer import values_in
 
@@ -100,7 +100,7 @@ class SnapshotFile:
         if self.lacks.max(initial=0) > len(groups):
             raise self.damaged(f"its rows lack more groups of layers than the {len(groups)} that there are")
         for array in arrays:
-            if self._rows_of[array.spec] != (self.rows if self._lanes else int(held(array, self.lacks).sum())):
+            if self._rows_of[array.spec] != (self.rows if self._lanes else int(stored_rows(array, self.lacks).sum())):
                 raise self.damaged(f"{array.spec.name} has not the rows that the others leave to it")
 
     def offsets(self, lanes: Sequence[CellArray]) -> list[int]:
@@ -127,7 +127,7 @@ class SnapshotFile:
         try:
             for array in arrays:
                 name = f"cells.{array.spec.name}"
-                here = held(array, lacks) if self._lanes is None else np.ones(count, np.bool_)
+                here = stored_rows(array, lacks) if self._lanes is None else np.ones(count, np.bool_)
                 if here.any():
                     part = self._file.take(name, int(here.sum()) * array.nbytes)
                     out[here, array.begin : array.end] = part.reshape(-1, array.nbytes)
@@ -137,26 +137,26 @@ class SnapshotFile:
             raise SnapshotError(f"{error}; save the branches again") from error
         return out
 
-    def states(self, arrays: Sequence[CellArray]) -> States:
+    def states(self, arrays: Sequence[CellArray]) -> LayerStates:
         """Which of its rows have states of these arrays. Raises SnapshotError unless all have that should."""
         if not arrays:
-            return States((), np.zeros(0, np.int32))
+            return LayerStates((), np.zeros(0, np.int32))
         try:
             rows = self._array(STATE_ROWS, "I32", (-1,))
         except TensorFileError as error:
             raise SnapshotError(f"{error}; save the branches again") from error
-        states = States(arrays, rows)
+        states = LayerStates(arrays, rows)
         if len(rows) and (rows.min() < 0 or rows.max() >= self.rows or len(set(rows.tolist())) < len(rows)):
             raise self.damaged("it has states of rows that are not there")
         for array in arrays:
-            if self._file.tensors.get(STATES + array.spec.name) != state_spec(array, len(rows)):
+            if self._file.tensors.get(STATES + array.spec.name) != spec_of_states(array, len(rows)):
                 raise self.damaged(f"it has no good states of {array.spec.name}")
-        missing = stateless(states, self.lacks, list(self.branches.values()))
+        missing = first_missing_state(states, self.lacks, list(self.branches.values()))
         if missing is not None:
             raise self.damaged(f"its row {missing} has no state")
         return states
 
-    def next_states(self, count: int, states: States) -> Bytes:
+    def next_states(self, count: int, states: LayerStates) -> Bytes:
         """The next states, uint8 [count, bytes of a state]; checked with the last of them. Raises SnapshotError."""
         out = np.empty((count, states.arrays[-1].end), np.uint8)
         try:
@@ -194,12 +194,12 @@ class SnapshotFile:
             first = error.errors(include_url=False, include_input=False)[0]
             raise self._file.damaged(f"its document has no good {'.'.join(map(str, first['loc']))!r}") from error
 
-    def _states(self) -> dict[str, BranchState]:
+    def _states(self) -> dict[str, BranchImage]:
         try:
             conversations = self.document.conversations.made()
         except (InvalidInput, ValueError) as error:
             raise self._file.damaged(f"its messages: {error}") from error
-        states: dict[str, BranchState] = {}
+        states: dict[str, BranchImage] = {}
         # Of logits, each once however many branches name it.
         rows: dict[int | None, npt.NDArray[np.float32]] = {None: np.zeros(0, np.float32)}
         for index, (name, saved) in enumerate(self.document.branches.items()):
@@ -212,7 +212,7 @@ class SnapshotFile:
                 raise self._file.damaged(f"branch {name!r} has {len(tokens)} tokens, but something at {reaches}")
             if saved.logits not in rows:
                 rows[saved.logits] = self._logits(f"logits.{saved.logits}")
-            states[name] = BranchState(
+            states[name] = BranchImage(
                 tokens=tokens,
                 rows=self._array(f"branches.{index}.rows", "I32", (-1, 3)),
                 rng_stream=saved.rng_stream,
@@ -239,11 +239,11 @@ class SnapshotFile:
             raise self._file.damaged(f"no {name} of the right shape")
         return self._file.whole(name).view(DTYPES[dtype]).reshape(spec.shape).copy()
 
-    def _said_lanes(self) -> Lanes | None:
+    def _said_lanes(self) -> MappableLayout | None:
         version = self._file.metadata["version"]
         if version == VERSION or (version == LACKING_VERSION and "page" not in self._file.metadata):
             return None
-        lanes = Lanes.of(self._file.metadata)
+        lanes = MappableLayout.of(self._file.metadata)
         if lanes is None:
             raise self._file.damaged("its header has no good number of rows, or size of pages")
         return lanes
@@ -272,7 +272,7 @@ class SnapshotFile:
             return np.zeros(most, np.uint8)
         raise self._file.damaged("its arrays do not have the same rows")
 
-    def _lane_rows(self, lanes: Lanes, array: TensorSpec, spec: TensorSpec) -> int:
+    def _lane_rows(self, lanes: MappableLayout, array: TensorSpec, spec: TensorSpec) -> int:
         lane = CellArray(array, 0, array.nbytes)
         if not array.nbytes or lanes.tensor(lane) != spec or self._file.offset(spec.name) % lanes.page:
             raise self._file.damaged(f"{spec.name} is not {lanes.rows} rows on pages of {lanes.page} bytes")

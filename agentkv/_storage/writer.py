@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from agentkv_runtime.tensor_file import Bytes, TensorSpec, TensorWriter
 
-from .._documents.conversations import ConversationSaver
+from .._documents.conversations import ConversationWriter
 from .._types.errors import InvalidInput
 from .layout import (
     DOCUMENT,
@@ -20,16 +20,16 @@ from .layout import (
     MOST_VALUES,
     STATE_ROWS,
     STATES,
-    BranchState,
+    BranchImage,
     CellArray,
     Document,
     Lacks,
-    Lanes,
+    LayerStates,
+    MappableLayout,
     ModelKey,
     SavedBranch,
-    States,
-    held,
-    state_spec,
+    spec_of_states,
+    stored_rows,
 )
 
 Tensors = dict[str, npt.NDArray[Any]]
@@ -40,9 +40,9 @@ def begin_file(
     key: ModelKey,
     arrays: Sequence[CellArray],
     lacks: Lacks,
-    branches: Mapping[str, BranchState],
-    lanes: Lanes | None,
-    states: States,
+    branches: Mapping[str, BranchImage],
+    lanes: MappableLayout | None,
+    states: LayerStates,
 ) -> TensorWriter:
     """A file that lacks nothing but its cells, of arrays or with `lanes` of lanes, and its states.
 
@@ -56,9 +56,9 @@ def begin_file(
     if states.arrays:
         tensors[STATE_ROWS] = states.rows
     specs = [_spec(name, array) for name, array in tensors.items()]
-    behind = [state_spec(array, len(states.rows)) for array in states.arrays]
+    behind = [spec_of_states(array, len(states.rows)) for array in states.arrays]
     if lanes is None:
-        cells = [array.of(int(held(array, lacks).sum())) for array in arrays]
+        cells = [array.of(int(stored_rows(array, lacks).sum())) for array in arrays]
         writer = TensorWriter(path, [*specs, *cells, *behind], metadata)
     else:
         writer = TensorWriter(path, [*map(lanes.tensor, arrays), *specs, *behind], metadata, align=lanes.page)
@@ -74,23 +74,23 @@ def begin_file(
 def append_cells(writer: TensorWriter, arrays: Sequence[CellArray], rows: Bytes, lacks: Lacks) -> None:
     """The next cells, uint8 [n, bytes of a cell], but for what they lack. Raises OSError."""
     for array in arrays:
-        writer.append(f"cells.{array.spec.name}", rows[held(array, lacks), array.begin : array.end])
+        writer.append(f"cells.{array.spec.name}", rows[stored_rows(array, lacks), array.begin : array.end])
 
 
-def append_states(writer: TensorWriter, states: States, some: Bytes) -> None:
+def append_states(writer: TensorWriter, states: LayerStates, some: Bytes) -> None:
     """The next states, uint8 [n, bytes of a state]. Raises OSError."""
     for array in states.arrays:
         writer.append(STATES + array.spec.name, some[:, array.begin : array.end])
 
 
-def append_padding(writer: TensorWriter, lanes: Lanes, arrays: Sequence[CellArray]) -> None:
+def append_padding(writer: TensorWriter, lanes: MappableLayout, arrays: Sequence[CellArray]) -> None:
     """What is behind the last cell. Raises OSError."""
     for array in arrays:
         writer.append(f"cells.{array.spec.name}", np.zeros(lanes.padding(array), np.uint8))
 
 
-def _tensors(branches: Mapping[str, BranchState]) -> Tensors:
-    conversations = ConversationSaver()
+def _tensors(branches: Mapping[str, BranchImage]) -> Tensors:
+    conversations = ConversationWriter()
     logits: dict[bytes, tuple[int, npt.NDArray[np.float32]]] = {}
     saved: dict[str, SavedBranch] = {}
     tensors: Tensors = {}

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from .errors import InvalidInput
 from .message import Message
 from .sampling import Sampling
-from .show import shown
+from .show import preview
 
 ChatMessage: TypeAlias = Mapping[str, Any] | Message
 Prompt: TypeAlias = str | bytes | Sequence[int] | NDArray[np.integer[Any]] | Sequence[ChatMessage]
 
 
-def text_of(value: str | bytes, what: str) -> str:
+def checked_text(value: str | bytes, what: str) -> str:
     """A str that can be encoded as UTF-8."""
     if isinstance(value, bytes):
         try:
@@ -57,10 +57,10 @@ def checked_ids(ids: object, vocab_size: int) -> list[int]:
     except Exception:  # whatever its methods raise
         array = np.empty((0, 0))
     if isinstance(ids, Mapping | Message):
-        raise InvalidInput(f"a prompt is {shown(ids)}, one message; give a list of messages: [message]")
+        raise InvalidInput(f"a prompt is {preview(ids)}, one message; give a list of messages: [message]")
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise InvalidInput(
-            f"a prompt is a str, a list of token ids, or a list of chat messages, not {shown(ids)}; "
+            f"a prompt is a str, a list of token ids, or a list of chat messages, not {preview(ids)}; "
             "encode other things with `ctx.tokenizer` first"
         )
     bad = np.flatnonzero((array < 0) | (array >= vocab_size))
@@ -80,22 +80,22 @@ def as_messages(prompt: Prompt | None) -> Prompt | None:
 def checked_count(value: object, what: str, least: int, most: int | None = None) -> int:
     """An int within bounds; bool is not one."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise InvalidInput(f"{what} is {shown(value)}, but it must be an int")
+        raise InvalidInput(f"{what} is {preview(value)}, but it must be an int")
     if value < least or (most is not None and value > most):
         bound = f"at least {least}" if most is None else f"from {least} to {most}"
         short = -(2**64) < value < 2**64  # Python writes no int of thousands of digits
-        raise InvalidInput(f"{what} is {value if short else shown(value)}, but it must be {bound}")
+        raise InvalidInput(f"{what} is {value if short else preview(value)}, but it must be {bound}")
     return int(value)
 
 
 def checked_share(value: object, what: str) -> float:
     """A number from 0 to 1; bool is not one."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise InvalidInput(f"{what} is {shown(value)}, but it must be a number from 0 to 1")
+        raise InvalidInput(f"{what} is {preview(value)}, but it must be a number from 0 to 1")
     return float(value)
 
 
-def items_of(value: Iterable[Any], what: str) -> list[Any]:
+def checked_items(value: Iterable[Any], what: str) -> list[Any]:
     """What an iterable holds, whatever its methods raise."""
     try:
         return list(value)
@@ -110,19 +110,21 @@ def checked_stop(stop: object) -> list[str]:
     if isinstance(stop, str | bytes):
         stop = [stop]
     if not isinstance(stop, Iterable):
-        raise InvalidInput(f"stop is {shown(stop)}, but it must be a str or a list of str")
+        raise InvalidInput(f"stop is {preview(stop)}, but it must be a str or a list of str")
     strings = []
-    for item in items_of(stop, "stop"):
+    for item in checked_items(stop, "stop"):
         if not isinstance(item, str | bytes) or not item:
-            raise InvalidInput(f"stop has {shown(item)}, but each stop string must be a str with at least 1 character")
-        strings.append(text_of(item, "stop"))
+            raise InvalidInput(
+                f"stop has {preview(item)}, but each stop string must be a str with at least 1 character"
+            )
+        strings.append(checked_text(item, "stop"))
     return strings
 
 
 def checked_word(value: object, what: str, words: Sequence[str]) -> str:
     """One of some words."""
     if not isinstance(value, str) or value not in words:
-        raise InvalidInput(f"{what} is {shown(value)}, but it must be {' or '.join(map(repr, words))}")
+        raise InvalidInput(f"{what} is {preview(value)}, but it must be {' or '.join(map(repr, words))}")
     return value
 
 
@@ -131,28 +133,28 @@ def checked_sampling(sampling: object) -> Sampling:
     if sampling is None:
         return Sampling()
     if not isinstance(sampling, Sampling):
-        raise InvalidInput(f"sampling is {shown(sampling)}, but it must be a kv.Sampling")
+        raise InvalidInput(f"sampling is {preview(sampling)}, but it must be a kv.Sampling")
     return sampling
 
 
 def checked_name(value: object, what: str) -> str:
     """A text of at least one character."""
     if not isinstance(value, str) or not value:
-        raise InvalidInput(f"{what} is {shown(value)}, but it must be a str with at least 1 character")
-    return text_of(value, what)
+        raise InvalidInput(f"{what} is {preview(value)}, but it must be a str with at least 1 character")
+    return checked_text(value, what)
 
 
 def checked_path(value: object, what: str, of: str = "a model folder") -> Path:
     """A path, with `~` expanded; whether anything is there shows when it is opened."""
-    text = text_of(str(value) if isinstance(value, Path) else value, what) if isinstance(value, str | Path) else ""
+    text = checked_text(str(value) if isinstance(value, Path) else value, what) if isinstance(value, str | Path) else ""
     if not text:
-        raise InvalidInput(f"{what} is {shown(value)}, but it must be the path of {of}")
+        raise InvalidInput(f"{what} is {preview(value)}, but it must be the path of {of}")
     if "\0" in text:
-        raise InvalidInput(f"{what} is {shown(text)}, but no path has a NUL character")
+        raise InvalidInput(f"{what} is {preview(text)}, but no path has a NUL character")
     try:
         return Path(text).expanduser()
     except RuntimeError as error:  # a home that there is not
-        raise InvalidInput(f"{what} is {shown(text)}: {error}; write the path out") from None
+        raise InvalidInput(f"{what} is {preview(text)}: {error}; write the path out") from None
 
 
 def truth_of(answer: object, of: str) -> bool:
@@ -160,15 +162,15 @@ def truth_of(answer: object, of: str) -> bool:
     if inspect.isawaitable(answer):
         if inspect.iscoroutine(answer):
             answer.close()
-        raise InvalidInput(f"{of} returned {shown(answer)}, but it is not awaited; make it a plain function")
+        raise InvalidInput(f"{of} returned {preview(answer)}, but it is not awaited; make it a plain function")
     try:
         return bool(answer)
     except Exception as error:
-        raise InvalidInput(f"{of} returned {shown(answer)}, but it must be True or False: {error}") from error
+        raise InvalidInput(f"{of} returned {preview(answer)}, but it must be True or False: {error}") from error
 
 
 def checked_bool(value: object, what: str) -> bool:
     """A bool; nothing else is one."""
     if not isinstance(value, bool | np.bool_):
-        raise InvalidInput(f"{what} is {shown(value)}, but it must be True or False")
+        raise InvalidInput(f"{what} is {preview(value)}, but it must be True or False")
     return bool(value)

@@ -188,7 +188,7 @@ _OF_CELLS = ("cells", "kv_bytes", "kv_bytes_shared", "states")
 _OF_ENGINE = [f.name for f in fields(Stats) if f.name not in (*_OF_CELLS, "rows_per_step")]
 
 
-class Snapshot(NamedTuple):
+class EngineCounters(NamedTuple):
     """The counters as the step loop's thread takes them: after every round, so as little as possible is done there."""
 
     engine: engine.Stats

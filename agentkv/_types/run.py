@@ -71,14 +71,14 @@ class CallRecord:
 Out = TypeVar("Out")
 
 
-class Missing:
+class MissingOutput:
     """Stands where there is no output."""
 
     def __repr__(self) -> str:
         return "MISSING"
 
 
-MISSING = Missing()
+MISSING = MissingOutput()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Run(Generic[Out]):
     usage: Usage
     rounds: int
     seconds: float
-    _output: Out | Missing = field(default=MISSING)
+    _output: Out | MissingOutput = field(default=MISSING)
     warnings: tuple[str, ...] = ()
 
     @property
@@ -140,7 +140,7 @@ class Step(Generic[Out]):
     reasoning: str
     calls: tuple[CallRecord, ...]
     generation: Generation
-    _output: Out | Missing = field(default=MISSING)
+    _output: Out | MissingOutput = field(default=MISSING)
     call_probability: float | None = None
 
     @property

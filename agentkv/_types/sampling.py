@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from .errors import InvalidInput
-from .show import shown
+from .show import preview
 
 if TYPE_CHECKING:
     from agentkv_runtime import engine
@@ -60,7 +60,7 @@ class Sampling(BaseModel):
             try:
                 super().__init__(**options)
             except ValidationError as error:
-                refused = "; ".join(f"{e['loc'][0]}={shown(e['input'])}: {e['msg']}" for e in error.errors())
+                refused = "; ".join(f"{e['loc'][0]}={preview(e['input'])}: {e['msg']}" for e in error.errors())
                 raise InvalidInput(f"Sampling refused {refused}") from None
 
     def __hash__(self) -> int:

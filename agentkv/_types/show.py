@@ -8,7 +8,7 @@ _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = 60
 
 
-def shown(value: object) -> str:
+def preview(value: object) -> str:
     """The type of a value and the beginning of its repr, whatever that raises."""
     try:
         text = _REPR.repr(value)
@@ -17,7 +17,7 @@ def shown(value: object) -> str:
     return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
 
 
-def said(error: BaseException) -> str:
+def safe_str(error: BaseException) -> str:
     """What an exception says, whatever its `__str__` does; lone surrogates, which no token spells, as `?`."""
     try:
         return str(error).encode("utf-8", "replace").decode()

@@ -14,14 +14,14 @@ from .._types.errors import ContextClosed
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from .._aio.loop_thread import OnLoop
+    from .._aio.loop_thread import LoopPortal
 
 
-class Door(NamedTuple):
+class InProcessApp(NamedTuple):
     """An application, and the event loop that it lives on."""
 
     app: ASGIApp
-    loop: OnLoop
+    loop: LoopPortal
 
 
 class _Head(NamedTuple):
@@ -119,7 +119,7 @@ class AsyncTransport(httpx2.AsyncBaseTransport):
     """For a client on any asyncio event loop. `door` opens the application where it is not open, and `close` closes it
     with the client."""
 
-    def __init__(self, door: Callable[[], Awaitable[Door]], close: Callable[[], None] | None = None) -> None:
+    def __init__(self, door: Callable[[], Awaitable[InProcessApp]], close: Callable[[], None] | None = None) -> None:
         self._door = door
         self._close = close
 
@@ -143,7 +143,7 @@ class Transport(httpx2.BaseTransport):
     """For a client without an event loop. `door` opens the application where it is not open, and `close` closes it with
     the client."""
 
-    def __init__(self, door: Callable[[], Door], close: Callable[[], None] | None = None) -> None:
+    def __init__(self, door: Callable[[], InProcessApp], close: Callable[[], None] | None = None) -> None:
         self._door = door
         self._close = close
 
@@ -164,7 +164,7 @@ class Transport(httpx2.BaseTransport):
 
 
 class _AsyncBody(httpx2.AsyncByteStream):
-    def __init__(self, loop: OnLoop, exchange: _Exchange) -> None:
+    def __init__(self, loop: LoopPortal, exchange: _Exchange) -> None:
         self._loop = loop
         self._exchange = exchange
 
@@ -179,7 +179,7 @@ class _AsyncBody(httpx2.AsyncByteStream):
 
 
 class _Body(httpx2.SyncByteStream):
-    def __init__(self, loop: OnLoop, exchange: _Exchange) -> None:
+    def __init__(self, loop: LoopPortal, exchange: _Exchange) -> None:
         self._loop = loop
         self._exchange = exchange
 

@@ -12,14 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._aio.loop_thread import LoopThread, OnLoop
+from .._aio.loop_thread import LoopPortal, LoopThread
 from .._chat.tokenizer import Tokenizer
 from .._context.context import Context
 from .._context.handle import core_of
 from .._types.checks import checked_path
 from .._types.errors import InvalidInput, WrongEventLoop
 from ..serve import Settings, application
-from ._asgi import Door
+from ._asgi import InProcessApp
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MOST_WAITING = 1_000_000  # requests of one process wait for one another, and are not turned away
 
 
-class Local:
+class LocalModel:
     """A model by the name or the folder that `Context.open` takes, which is opened in a thread of its own with the
     first request and closed with the process; or a Context that is open, which stays its owner's.
 
@@ -40,29 +40,29 @@ class Local:
         self._lock = threading.Lock()
         self._opens: int | None = None  # the thread that opens or closes it
         self._thread: LoopThread[Context] | None = None
-        self._door: Door | None = None
+        self._door: InProcessApp | None = None
         self._context = model if isinstance(model, Context) else None
         if isinstance(model, Context):
             self.name = model.model_info.path.name
             if opening:
                 raise InvalidInput(f"this Context is open: {', '.join(opening)} went to `Context.open`, not here")
-            self._door = Door(loop=_loop_of(model), app=_app_of(model, self.name))
+            self._door = InProcessApp(loop=_loop_of(model), app=_app_of(model, self.name))
         else:
             self._path = checked_path(model, "model")
             if unknown := opening.keys() - inspect.signature(Context.open).parameters.keys():
                 raise InvalidInput(f"Context.open has no {', '.join(sorted(unknown))}; see its `help`")
             self.name = self._path.name
 
-    def door(self) -> Door:
+    def door(self) -> InProcessApp:
         """Opens the model where it is not open. Raises as `Context.open` does."""
         with self._alone():
             if self._door is None:
                 self._thread = LoopThread(partial(Context.open, self._path, **self._opening))
                 self._context = self._thread.value
-                self._door = Door(_app_of(self._context, self.name), self._thread)
+                self._door = InProcessApp(_app_of(self._context, self.name), self._thread)
             return self._door
 
-    async def async_door(self) -> Door:
+    async def async_door(self) -> InProcessApp:
         """The same, beside whatever else the event loop runs."""
         return await asyncio.to_thread(self.door) if self._door is None else self._door
 
@@ -103,9 +103,9 @@ def _application(context: Context, name: str) -> ASGIApp:
     return application(context, settings)
 
 
-def _loop_of(context: Context) -> OnLoop:
+def _loop_of(context: Context) -> LoopPortal:
     core_of(context).loop.check_open()
     try:
-        return OnLoop(asyncio.get_running_loop())
+        return LoopPortal(asyncio.get_running_loop())
     except RuntimeError:
         raise WrongEventLoop("frameworks run on asyncio, but this Context is trio's; open it on asyncio") from None

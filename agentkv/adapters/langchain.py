@@ -19,7 +19,7 @@ from pydantic import PrivateAttr
 
 from .._context.context import Context
 from ._asgi import AsyncTransport, Transport
-from ._local import Local
+from ._local import LocalModel
 from .openai import OPTIONS
 
 _OPENING = inspect.signature(Context.open).parameters.keys() - {"model"}
@@ -47,11 +47,11 @@ class ChatModel(ChatOpenAI):
         WrongEventLoop: a Context of another event loop, or of trio.
     """
 
-    _local: Local = PrivateAttr()
+    _local: LocalModel = PrivateAttr()
 
     def __init__(self, model: Context | str | Path, **options: Any) -> None:
         opening = {name: options.pop(name) for name in _OPENING & options.keys()}
-        local = Local(model, opening)
+        local = LocalModel(model, opening)
         in_process: dict[str, Any] = {
             "http_client": httpx2.Client(transport=Transport(local.door)),
             "http_async_client": httpx2.AsyncClient(transport=AsyncTransport(local.async_door)),

@@ -14,7 +14,7 @@ from openai import AsyncOpenAI, OpenAI
 
 from .._context.context import Context
 from ._asgi import AsyncTransport, Transport
-from ._local import Local
+from ._local import LocalModel
 
 OPTIONS: dict[str, Any] = {"base_url": "http://agentkv.invalid/v1", "api_key": "none", "max_retries": 0}
 
@@ -31,20 +31,20 @@ def client(model: Context | str | Path, **opening: Any) -> AsyncOpenAI:
         InvalidInput: `model` is neither, or `opening` has what `Context.open` has not.
         WrongEventLoop: a Context of another event loop, or of trio.
     """
-    return async_client(Local(model, opening))
+    return async_client(LocalModel(model, opening))
 
 
 def blocking_client(model: Context | str | Path, **opening: Any) -> OpenAI:
     """The same for code that does not await. Over an open Context it is for other threads than the event loop's."""
-    return sync_client(Local(model, opening))
+    return sync_client(LocalModel(model, opening))
 
 
-def async_client(local: Local) -> AsyncOpenAI:
+def async_client(local: LocalModel) -> AsyncOpenAI:
     """Closing it closes the model. It takes the time that it takes: who asks may say how long to wait."""
     transport = AsyncTransport(local.async_door, local.close)
     return AsyncOpenAI(http_client=httpx2.AsyncClient(transport=transport), timeout=None, **OPTIONS)
 
 
-def sync_client(local: Local) -> OpenAI:
+def sync_client(local: LocalModel) -> OpenAI:
     """Closing it closes the model."""
     return OpenAI(http_client=httpx2.Client(transport=Transport(local.door, local.close)), timeout=None, **OPTIONS)

@@ -11,7 +11,7 @@ from typing import Any
 from agents import OpenAIResponsesModel
 
 from .._context.context import Context
-from ._local import Local
+from ._local import LocalModel
 from .openai import async_client
 
 
@@ -31,7 +31,7 @@ class Model(OpenAIResponsesModel):
     """
 
     def __init__(self, model: Context | str | Path, **opening: Any) -> None:
-        self._local = Local(model, opening)
+        self._local = LocalModel(model, opening)
         super().__init__(self._local.name, async_client(self._local))
 
     async def close(self) -> None:

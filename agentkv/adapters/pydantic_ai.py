@@ -15,7 +15,7 @@ from pydantic_ai.providers import Provider
 from pydantic_ai.settings import ModelSettings
 
 from .._context.context import Context
-from ._local import Local
+from ._local import LocalModel
 from .openai import async_client
 
 _PROFILE = OpenAIModelProfile(
@@ -45,7 +45,7 @@ class Model(OpenAIChatModel):
     """
 
     def __init__(self, model: Context | str | Path, *, settings: ModelSettings | None = None, **opening: Any) -> None:
-        self._local = Local(model, opening)
+        self._local = LocalModel(model, opening)
         super().__init__(self._local.name, provider=_InProcess(self._local), profile=_PROFILE, settings=settings)
 
     def close(self) -> None:
@@ -56,7 +56,7 @@ class Model(OpenAIChatModel):
 class _InProcess(Provider[AsyncOpenAI]):
     """What makes Pydantic AI's requests those of a client in this process."""
 
-    def __init__(self, local: Local) -> None:
+    def __init__(self, local: LocalModel) -> None:
         super().__init__()
         self._client = async_client(local)
 

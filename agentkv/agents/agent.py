@@ -16,19 +16,29 @@ from .._context.context import Context
 from .._context.handle import core_of, handle_of
 from .._model.drafters import INHERIT, Inherit, Speculative
 from .._model.generate_options import Thinking
-from .._types.checks import as_messages, items_of, text_of
+from .._types.checks import as_messages, checked_items, checked_text
 from .._types.errors import InvalidInput
-from .._types.show import shown
-from .answer_format import Answers
-from .approval import Approve, asking
-from .options import AfterCall, BeforeRound, How, Options, Style, Toolset, check_hooks, check_limits, checked_tools
+from .._types.show import preview
+from .answer_format import AnswerFormat
+from .approval import Approve, approver_of
+from .options import (
+    AfterCall,
+    AgentKwargs,
+    BeforeRound,
+    RunKwargs,
+    Style,
+    Toolset,
+    check_hooks,
+    check_limits,
+    checked_tools,
+)
 from .run_context import RunContext
 from .steering import MESSAGE_TOKENS, Steer, Steering, ToolChoice
 from .stream import AgentStream
 from .sub_agent import sub_agent
 from .tool import Tool
-from .tool_runner import Desk, nobody
-from .trunks import Trunks, warn_of_untold
+from .tool_runner import ToolEnvironment, ignore_event
+from .trunks import TrunkCache, warn_missing_tools
 from .turn import Turn
 
 if TYPE_CHECKING:
@@ -113,7 +123,7 @@ class Agent(Generic[Deps, Out]):
     template: Mapping[str, Any] | None = None
     before_round: BeforeRound | None = None
     after_call: AfterCall | None = None
-    answers: Answers[Out] = field(init=False, repr=False)
+    answers: AnswerFormat[Out] = field(init=False, repr=False)
     steering: Steering = field(init=False, repr=False)
 
     if TYPE_CHECKING:
@@ -125,7 +135,7 @@ class Agent(Generic[Deps, Out]):
             *,
             final_tool: str,
             tools: Sequence[Tool[Deps, ..., Any]] = (),
-            **options: Unpack[Options],
+            **options: Unpack[AgentKwargs],
         ) -> None: ...
         @overload
         def __init__(
@@ -133,7 +143,7 @@ class Agent(Generic[Deps, Out]):
             instructions: str = "",
             *,
             tools: Sequence[Tool[Deps, ..., Any]] = (),
-            **options: Unpack[Options],
+            **options: Unpack[AgentKwargs],
         ) -> None: ...
         @overload
         def __init__(
@@ -142,7 +152,7 @@ class Agent(Generic[Deps, Out]):
             *,
             output: TypeForm[Out],
             tools: Sequence[Tool[Deps, ..., Any]] = (),
-            **options: Unpack[Options],
+            **options: Unpack[AgentKwargs],
         ) -> None: ...
         @overload
         def __init__(
@@ -151,20 +161,20 @@ class Agent(Generic[Deps, Out]):
             *,
             output: GrammarSource[Out],
             tools: Sequence[Tool[Deps, ..., Any]] = (),
-            **options: Unpack[Options],
+            **options: Unpack[AgentKwargs],
         ) -> None: ...
         def __init__(self, instructions: str = "", **options: Any) -> None: ...
 
     def __post_init__(self) -> None:
         """Raises InvalidInput."""
         if not isinstance(self.instructions, str):
-            raise InvalidInput(f"instructions are {shown(self.instructions)}, but they must be a str")
-        text_of(self.instructions, "instructions")
+            raise InvalidInput(f"instructions are {preview(self.instructions)}, but they must be a str")
+        checked_text(self.instructions, "instructions")
         object.__setattr__(self, "tools", checked_tools(self.tools))
-        object.__setattr__(self, "toolsets", tuple(items_of(self.toolsets, "toolsets")))
+        object.__setattr__(self, "toolsets", tuple(checked_items(self.toolsets, "toolsets")))
         check_limits(self)
         plans = self.style == "plan"
-        object.__setattr__(self, "answers", Answers(self.output, self.max_calls_per_message, plans))
+        object.__setattr__(self, "answers", AnswerFormat(self.output, self.max_calls_per_message, plans))
         check_hooks(before_round=self.before_round, after_call=self.after_call)
         self.answers.check(bool(self.tools or self.toolsets))
         steering = Steering(self.tool_choice, None, self.required, self.final_tool, self.max_message_tokens)
@@ -181,11 +191,11 @@ class Agent(Generic[Deps, Out]):
         Raises as `Context.branch` does, and InvalidInput for tools where the model's call format is not known.
         """
         if not isinstance(context, Context):
-            raise InvalidInput(f"context is {shown(context)}, but it must be a Context; `kv.Context.open` opens one")
+            raise InvalidInput(f"context is {preview(context)}, but it must be a Context; `kv.Context.open` opens one")
         tools = await self._all_tools()
         definitions = self.answers.definitions(tools)
         self.answers.constraint(core_of(context).chat.format, tools)  # what cannot be held is said here
-        return await core_of(context).singleton(Trunks).fork(self, context, definitions)
+        return await core_of(context).singleton(TrunkCache).fork(self, context, definitions)
 
     @overload
     async def run(
@@ -194,7 +204,7 @@ class Agent(Generic[Deps, Out]):
         prompt: Prompt | None = None,
         *,
         deps: None = None,
-        **how: Unpack[How],
+        **how: Unpack[RunKwargs],
     ) -> Run[Out]: ...
     @overload
     async def run(
@@ -203,7 +213,7 @@ class Agent(Generic[Deps, Out]):
         prompt: Prompt | None = None,
         *,
         deps: Deps,
-        **how: Unpack[How],
+        **how: Unpack[RunKwargs],
     ) -> Run[Out]: ...
 
     async def run(
@@ -239,7 +249,7 @@ class Agent(Generic[Deps, Out]):
             OutputInvalid: the answer was refused by its type, and so were its retries.
             AgentKVError: as the verbs do: ContextFull, BranchBusy, StepFailed and so on.
         """
-        turn = await self._turn(branch, deps, self._steered(steer), nobody, asking(approve))
+        turn = await self._turn(branch, deps, self._steered(steer), ignore_event, approver_of(approve))
         return await turn.run(as_messages(prompt), keep_partial)
 
     @overload
@@ -249,7 +259,7 @@ class Agent(Generic[Deps, Out]):
         prompt: Prompt | None = None,
         *,
         deps: None = None,
-        **how: Unpack[How],
+        **how: Unpack[RunKwargs],
     ) -> AgentStream[Out]: ...
     @overload
     def stream(
@@ -258,7 +268,7 @@ class Agent(Generic[Deps, Out]):
         prompt: Prompt | None = None,
         *,
         deps: Deps,
-        **how: Unpack[How],
+        **how: Unpack[RunKwargs],
     ) -> AgentStream[Out]: ...
 
     def stream(
@@ -286,9 +296,11 @@ class Agent(Generic[Deps, Out]):
         )
 
     @overload
-    async def step(self: Agent[None, Out], branch: Branch, *, deps: None = None, **how: Unpack[How]) -> Step[Out]: ...
+    async def step(
+        self: Agent[None, Out], branch: Branch, *, deps: None = None, **how: Unpack[RunKwargs]
+    ) -> Step[Out]: ...
     @overload
-    async def step(self, branch: Branch, *, deps: Deps, **how: Unpack[How]) -> Step[Out]: ...
+    async def step(self, branch: Branch, *, deps: Deps, **how: Unpack[RunKwargs]) -> Step[Out]: ...
 
     async def step(
         self,
@@ -307,7 +319,7 @@ class Agent(Generic[Deps, Out]):
         of this message alone, a call that an earlier step made runs again, and nobody is asked to come to an end. The
         loop is yours, and so is where it ends: pass `tool_choice="none"` to have the answer. Raises as `run` does.
         """
-        turn = await self._turn(branch, deps, self._steered(steer), nobody, asking(approve))
+        turn = await self._turn(branch, deps, self._steered(steer), ignore_event, approver_of(approve))
         return await turn.step(keep_partial)
 
     def as_tool(self, name: str, description: str, *, fork: bool = True) -> Tool[Deps, ..., Any]:
@@ -322,7 +334,7 @@ class Agent(Generic[Deps, Out]):
 
     async def _run_for(self, context: RunContext[Any], branch: Branch, prompt: Prompt) -> Run[Out]:
         """A turn that is a call of another agent's turn."""
-        turn = await self._turn(branch, context.deps, self.steering, nobody, context._ask or asking(None))
+        turn = await self._turn(branch, context.deps, self.steering, ignore_event, context._ask or approver_of(None))
         return await turn.run(prompt, False)
 
     def _steered(self, steer: Steer) -> Steering:
@@ -333,7 +345,7 @@ class Agent(Generic[Deps, Out]):
     ) -> Turn[Out]:
         if not isinstance(branch, Branch):
             raise InvalidInput(
-                f"branch is {shown(branch)}, but it must be a Branch; `await agent.trunk(ctx)` makes one"
+                f"branch is {preview(branch)}, but it must be a Branch; `await agent.trunk(ctx)` makes one"
             )
         handle_of(branch).check_free()
         tools = await self._all_tools()
@@ -341,8 +353,8 @@ class Agent(Generic[Deps, Out]):
         core = handle_of(branch).core
         by_name = {tool.name: tool for tool in tools}
         steering.check(self, by_name)
-        warn_of_untold(branch, by_name)
-        desk = Desk(by_name, context, core.singleton(ToolThreads), core.chat.tokenizer, emit, ask, *unheard)
+        warn_missing_tools(branch, by_name)
+        desk = ToolEnvironment(by_name, context, core.singleton(ToolThreads), core.chat.tokenizer, emit, ask, *unheard)
         return Turn(self, branch, desk, steering)
 
     async def _all_tools(self) -> tuple[Tool[Any, ..., Any], ...]:

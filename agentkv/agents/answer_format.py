@@ -10,13 +10,13 @@ from agentkv_runtime.errors import FormatError
 from agentkv_runtime.formats.answering import ANSWER_NAME, with_answer
 
 from .._types.errors import InvalidInput, OutputIncomplete, OutputInvalid
-from .._types.show import shown
+from .._types.show import preview
 from ..output import Constraint, Grammar, JsonSchema
-from ..output._spec import asked
-from ..output._tool_schemas import held_tools, say_loosened
+from ..output._spec import output_spec
+from ..output._tool_schemas import grammar_tools, say_loosened
 from ..output._typed import Typed
 from ..output.grammar import GrammarSource, MessageGrammar
-from .steering import Held
+from .steering import HeldTo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 
 Out = TypeVar("Out")
 
-ANYTHING = Held()
+ANYTHING = HeldTo()
 
 
-class Answers(Generic[Out]):
+class AnswerFormat(Generic[Out]):
     """What `output` of an agent asks for: text, a type, or a grammar. Raises InvalidInput for anything else."""
 
     def __init__(self, output: object, most_calls: int, plans: bool = False) -> None:
-        self._asked = asked(output)
+        self._asked = output_spec(output)
         self._held = self._asked.constraint
         self._schema = self._held.schema if isinstance(self._held, Typed | JsonSchema) else None
         self._made_for: tuple[Format, tuple[Tool[Any, ..., Any], ...]] | None = None
-        self._made: dict[tuple[Held, str], Grammar] = {}  # for these
+        self._made: dict[tuple[HeldTo, str], Grammar] = {}  # for these
         self._most_calls = most_calls
         self._plans = plans  # an answer is one more function to call
 
@@ -58,12 +58,12 @@ class Answers(Generic[Out]):
         """Raises InvalidInput where an answer could not be told from calls."""
         if tools and self._held is not None and self._schema is None:
             raise InvalidInput(
-                f"output is {shown(self._held)}, but an agent with tools answers with text, a type or a kv.JsonSchema; "
-                "have an agent without tools make this one"
+                f"output is {preview(self._held)}, but an agent with tools answers with text, a type or a kv.JsonSchema"
+                "; have an agent without tools make this one"
             )
 
     def constraint(
-        self, form: Format, tools: tuple[Tool[Any, ..., Any], ...], prefix: str = "", held: Held = ANYTHING
+        self, form: Format, tools: tuple[Tool[Any, ..., Any], ...], prefix: str = "", held: HeldTo = ANYTHING
     ) -> GrammarSource[Any] | Constraint | None:
         """What the next message is held to: calls of these tools alone, an answer of this form; None for free text.
 
@@ -77,11 +77,11 @@ class Answers(Generic[Out]):
             self._made[held, prefix] = self._grammar(form, tools, prefix, held)
         return self._made[held, prefix]
 
-    def _grammar(self, form: Format, tools: tuple[Tool[Any, ..., Any], ...], prefix: str, held: Held) -> Grammar:
+    def _grammar(self, form: Format, tools: tuple[Tool[Any, ..., Any], ...], prefix: str, held: HeldTo) -> Grammar:
         allowed = [tool.definition for tool in tools if held.choice == "none" or held.allows(tool.name)]
         most = self._most_calls
         try:
-            held_to = held_tools(form, allowed, say_loosened)
+            held_to = grammar_tools(form, allowed, say_loosened)
             if self._plans:
                 held_to = with_answer(held_to)
             return MessageGrammar(
@@ -99,7 +99,7 @@ class Answers(Generic[Out]):
                 raise ValueError("it is empty")
             return cast(Out, self._asked.read(text))
         except (OutputIncomplete, ValueError) as error:
-            raise OutputInvalid(f"the answer {shown(text)} is refused: {error}", text) from error
+            raise OutputInvalid(f"the answer {preview(text)} is refused: {error}", text) from error
 
     def _is_in_message(self, form: Format, tools: bool) -> bool:
         """Is the answer a part of a message that may also have calls or reasoning?"""

@@ -15,7 +15,7 @@ from .._model.generate_options import Thinking, checked_thinking
 from .._types.checks import checked_count, checked_sampling, checked_share, checked_word
 from .._types.errors import InvalidInput
 from .._types.run import CallRecord
-from .._types.show import shown
+from .._types.show import preview
 from .approval import Approve
 from .run_context import RunContext
 from .steering import Steer, ToolChoice
@@ -41,7 +41,7 @@ class Toolset(Protocol):
         ...
 
 
-class Options(TypedDict, total=False):
+class AgentKwargs(TypedDict, total=False):
     """What an agent takes beside instructions, tools and output, for type checkers; see `Agent`."""
 
     max_rounds: int
@@ -65,7 +65,7 @@ class Options(TypedDict, total=False):
     after_call: AfterCall | None
 
 
-class How(Steer, total=False):
+class RunKwargs(Steer, total=False):
     """What a turn takes beside branch, prompt and deps, for type checkers; see `Agent.run`."""
 
     approve: Approve | None
@@ -78,7 +78,7 @@ def checked_tools(tools: object) -> tuple[Tool[Any, ..., Any], ...]:
     names: set[str] = set()
     for item in items:
         if not isinstance(item, Tool):
-            raise InvalidInput(f"tools have {shown(item)}, which is no tool; make it one with kv.tool")
+            raise InvalidInput(f"tools have {preview(item)}, which is no tool; make it one with kv.tool")
         if item.name in names:
             raise InvalidInput(f"two tools are called {item.name}; give one of them another name: kv.tool(name=...)")
         names.add(item.name)
@@ -109,4 +109,4 @@ def check_hooks(**hooks: object) -> None:
     """Raises InvalidInput for one that cannot be called."""
     for name, hook in hooks.items():
         if hook is not None and not callable(hook):
-            raise InvalidInput(f"{name} is {shown(hook)}, but it must be a function")
+            raise InvalidInput(f"{name} is {preview(hook)}, but it must be a function")

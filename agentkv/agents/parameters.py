@@ -17,7 +17,7 @@ from pydantic.json_schema import JsonSchemaValue, PydanticJsonSchemaWarning
 from pydantic_core import SchemaError
 
 from .._types.errors import InvalidInput
-from .._types.show import said
+from .._types.show import safe_str
 from ..output._typed import PlainSchema
 from .run_context import RunContext
 
@@ -168,7 +168,7 @@ def _has_schema(hint: Any) -> bool:
 
 def _why(error: Exception) -> str:
     """In one line, without advice for those who write the model that is ours."""
-    text = _ADVICE.split(" ".join(said(error).split()))[0] or type(error).__name__
+    text = _ADVICE.split(" ".join(safe_str(error).split()))[0] or type(error).__name__
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
 
 

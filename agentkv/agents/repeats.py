@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from agentkv_runtime.formats.parsed import ParsedCall
 
     from .._types.run import CallRequest
-    from .tool_runner import Call
+    from .tool_runner import ToolCallRunner
 
 _MADE_BEFORE, _GO_ON = "this call was made before", "go on with that"
 _NOTE_PHRASES = (_MADE_BEFORE, _GO_ON, "do not make it again")
@@ -29,8 +29,8 @@ class Repeats:
     """
 
     def __init__(self) -> None:
-        self._last: dict[str, Call] = {}  # of the last message that ran any, by what they say
-        self._now: dict[str, Call] = {}  # of this message
+        self._last: dict[str, ToolCallRunner] = {}  # of the last message that ran any, by what they say
+        self._now: dict[str, ToolCallRunner] = {}  # of this message
         self._times: Counter[str] = Counter()  # messages that said one of the last again
         self.stuck = False
         self.times = 0
@@ -52,7 +52,7 @@ class Repeats:
             return f"{_MADE_BEFORE}, and gave: {record.content}\nDo not make it again; {_GO_ON}"
         return f"refused: {_MADE_BEFORE}, and its result is above; {_GO_ON}, or call something else"
 
-    def write(self, call: Call) -> None:
+    def write(self, call: ToolCallRunner) -> None:
         """A call was written."""
         if not call.repeatable:
             self._now.setdefault(_said(call.request), call)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from .._context.branch import Branch
     from .._types.results import Generation
-    from .steering import Held
+    from .steering import HeldTo
     from .turn import Turn
 
 Written = Callable[[ParsedCall, bool], None]
@@ -43,7 +43,7 @@ class Reply:
     message: ParsedMessage
     generation: Generation
 
-    def __init__(self, turn: Turn[Any], branch: Branch, held: Held, attempt: int) -> None:
+    def __init__(self, turn: Turn[Any], branch: Branch, held: HeldTo, attempt: int) -> None:
         self._turn = turn
         self._attempt = attempt
         self._held = branch

@@ -12,13 +12,13 @@ from typing_extensions import TypedDict
 from .._types.checks import checked_count
 from .._types.errors import InvalidInput
 from .._types.run import MISSING, CallRecord, CallRequest
-from .._types.show import shown
+from .._types.show import preview
 from .run_context import RunContext
 
 if TYPE_CHECKING:
     from .agent import Agent
 
-__all__ = ["CHOICES", "Choose", "Held", "Steer", "Steering", "ToolChoice"]
+__all__ = ["CHOICES", "Choose", "HeldTo", "Steer", "Steering", "ToolChoice"]
 
 CHOICES = ("auto", "required", "none")
 MESSAGE_TOKENS = 1024
@@ -40,7 +40,7 @@ class Steer(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldTo:
     """What one message is held to.
 
     Attributes:
@@ -82,7 +82,7 @@ class Steering:
     def __post_init__(self) -> None:
         if not isinstance(self.tool_choice, str) and not callable(self.tool_choice):
             raise InvalidInput(
-                f"tool_choice is {shown(self.tool_choice)}, but it must be 'auto', 'required', 'none', the name of a "
+                f"tool_choice is {preview(self.tool_choice)}, but it must be 'auto', 'required', 'none', the name of a "
                 "tool, or a function that returns one of these"
             )
         if self.allowed_tools is not None:
@@ -91,7 +91,7 @@ class Steering:
         names = _names(self.required, "required")
         object.__setattr__(self, "required", frozenset(names) if in_any_order else tuple(names))
         if self.final_tool is not None and not isinstance(self.final_tool, str):
-            raise InvalidInput(f"final_tool is {shown(self.final_tool)}, but it must be the name of a tool")
+            raise InvalidInput(f"final_tool is {preview(self.final_tool)}, but it must be the name of a tool")
         if self.final_tool in self.required:
             raise InvalidInput(
                 f"{self.final_tool} is the final tool, which is called last anyway; leave it out of required"
@@ -123,11 +123,11 @@ class Steering:
             )
         if self.final_tool is not None and agent.output is not str:
             raise InvalidInput(
-                f"output is {shown(agent.output)}, but what the final tool {self.final_tool} gives is the answer; "
+                f"output is {preview(agent.output)}, but what the final tool {self.final_tool} gives is the answer; "
                 "leave one of them out"
             )
 
-    def next(self, given: str, done: Sequence[str], called: bool, last: bool) -> Held:
+    def next(self, given: str, done: Sequence[str], called: bool, last: bool) -> HeldTo:
         """What the next message is held to.
 
         Args:
@@ -138,17 +138,17 @@ class Steering:
         """
         missing = self.missing(done)
         if missing:
-            return Held("required", missing)
+            return HeldTo("required", missing)
         allowed = None if self.allowed_tools is None else frozenset(self.allowed_tools)
         if isinstance(self.tool_choice, str) and called:
             given = "none" if given == "none" else "auto"
         if self.final_tool is None:
-            return Held(given, allowed)
+            return HeldTo(given, allowed)
         if last:
-            return Held(self.final_tool)
-        return Held("required" if given in CHOICES else given, allowed)
+            return HeldTo(self.final_tool)
+        return HeldTo("required" if given in CHOICES else given, allowed)
 
-    def is_final(self, call: CallRequest, held: Held) -> bool:
+    def is_final(self, call: CallRequest, held: HeldTo) -> bool:
         """May this call end the turn, so that no other one follows it?"""
         return call.name == self.final_tool and call.error is None and held.allows(call.name)
 
@@ -174,7 +174,7 @@ class Steering:
 def checked_choice(given: object, tools: Collection[str]) -> str:
     """What a function chose. Raises InvalidInput where that is no choice."""
     if not isinstance(given, str):
-        raise InvalidInput(f"tool_choice returned {shown(given)}, but it must return a str")
+        raise InvalidInput(f"tool_choice returned {preview(given)}, but it must return a str")
     if given not in CHOICES:
         _check_name(given, "tool_choice", tools, or_choice=True)
     return given
@@ -182,10 +182,10 @@ def checked_choice(given: object, tools: Collection[str]) -> str:
 
 def _names(given: object, what: str) -> list[str]:
     if isinstance(given, str) or not isinstance(given, Collection):
-        raise InvalidInput(f"{what} is {shown(given)}, but it must be a list or a set of names of tools")
+        raise InvalidInput(f"{what} is {preview(given)}, but it must be a list or a set of names of tools")
     for name in given:
         if not isinstance(name, str):
-            raise InvalidInput(f"{what} has {shown(name)}, but it must have names of tools")
+            raise InvalidInput(f"{what} has {preview(name)}, but it must have names of tools")
     return list(given)
 
 
@@ -193,4 +193,4 @@ def _check_name(name: str, what: str, tools: Collection[str], or_choice: bool = 
     if name not in tools:
         known = f"the tools are {', '.join(tools)}" if tools else "the agent has no tools"
         wanted = f"it must be {', '.join(CHOICES)}, or the name of a tool" if or_choice else "there is no such tool"
-        raise InvalidInput(f"{what} {'is' if or_choice else 'has'} {shown(name)}, but {wanted}; {known}")
+        raise InvalidInput(f"{what} {'is' if or_choice else 'has'} {preview(name)}, but {wanted}; {known}")

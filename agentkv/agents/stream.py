@@ -10,9 +10,9 @@ import anyio
 from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from .._aio.tasks import Together
+from .._aio.tasks import FirstErrorGroup
 from .._types.errors import AgentKVError, BranchBusy
-from .approval import Approve, asking
+from .approval import Approve, approver_of
 from .events import ApprovalAsked, Event, Finished, ReasoningDelta, TextDelta
 
 if TYPE_CHECKING:
@@ -47,10 +47,10 @@ class AgentStream(Generic[Out_co]):
         """Private: use `Agent.stream`."""
         self._begin = begin
         self._play = play
-        self._ask = self._show if approve is None else asking(approve)
+        self._ask = self._show if approve is None else approver_of(approve)
         self._waits = waits  # for the reader to come back, before more is said
         self._back = anyio.Event()  # it has
-        self._together = Together()
+        self._together = FirstErrorGroup()
         self._group: TaskGroup | None = None
         self._turn: Turn[Out_co] | None = None
         self._run: Run[Out_co] | None = None

@@ -21,7 +21,7 @@ def sub_agent(agent: Agent[Any, Any], name: str, description: str, fork: bool) -
         Args:
             task: what to do, in words that say all that is needed.
         """
-        async with await (informed(context) if fork else agent.trunk(context.branch.context)) as branch:
+        async with await (fork_before_call(context) if fork else agent.trunk(context.branch.context)) as branch:
             told = task
             if fork and agent.instructions not in ("", context.agent.instructions):
                 told = f"{agent.instructions}\n\n{task}"
@@ -31,7 +31,7 @@ def sub_agent(agent: Agent[Any, Any], name: str, description: str, fork: bool) -
     return tool(name=name, description=description)(ask)
 
 
-async def informed(context: RunContext[Any]) -> Branch:
+async def fork_before_call(context: RunContext[Any]) -> Branch:
     """A fork of the caller's branch, as that was before the message that calls."""
     branch = await context.branch.fork()
     try:

@@ -10,7 +10,7 @@ from .._context.overflow_policies import MOST, end_of_message, end_of_messages
 from .._types.checks import checked_count
 from .._types.errors import ContextFull, InvalidInput, LimitReached, OutputInvalid, PositionsExhausted, TooManyBranches
 from .._types.log import log
-from .._types.show import shown
+from .._types.show import preview
 
 if TYPE_CHECKING:
     from .._context.overflow import Room
@@ -43,7 +43,7 @@ class Summarize:
 
         checked_count(self.keep, "keep", 0, MOST)
         if not isinstance(self.agent, Agent) or self.agent.output is not str:
-            raise InvalidInput(f"agent is {shown(self.agent)}, but it must be a kv.Agent whose output is text")
+            raise InvalidInput(f"agent is {preview(self.agent)}, but it must be a kv.Agent whose output is text")
 
     async def make_room(self, room: Room) -> bool:
         """Condenses it. What follows is fed again in any case, so its cells make room for the agent."""

@@ -10,9 +10,9 @@ from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
-from .._types.checks import checked_bool, checked_count, text_of
+from .._types.checks import checked_bool, checked_count, checked_text
 from .._types.errors import AgentKVError, InvalidInput
-from .._types.show import shown
+from .._types.show import preview
 from .parameters import Parameters, described
 from .run_context import RunContext
 from .schema_check import SchemaCheck
@@ -90,20 +90,20 @@ class Tool(Generic[Deps_contra, P, R_co]):
         """Raises InvalidInput for anything out of range."""
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
             raise InvalidInput(
-                f"a tool has the name {shown(self.name)}, but models call tools by 1 to 64 letters, digits, '_', '.' "
+                f"a tool has the name {preview(self.name)}, but models call tools by 1 to 64 letters, digits, '_', '.' "
                 "and '-'; pass name="
             )
         what = f"of tool {self.name}"
         if not isinstance(self.description, str):
-            raise InvalidInput(f"description {what} is {shown(self.description)}, but it must be a str")
-        text_of(self.description, f"description {what}")
+            raise InvalidInput(f"description {what} is {preview(self.description)}, but it must be a str")
+        checked_text(self.description, f"description {what}")
         if not isinstance(self.parameters, Mapping) or self.parameters.get("type") != "object":
             raise InvalidInput(
-                f"parameters {what} are {shown(self.parameters)}, but they must be an object's JSON schema"
+                f"parameters {what} are {preview(self.parameters)}, but they must be an object's JSON schema"
             )
         several = inspect.isasyncgenfunction(self.function) or inspect.isgeneratorfunction(self.function)
         if not callable(self.function) or several:
-            raise InvalidInput(f"function {what} is {shown(self.function)}, but it must return one result")
+            raise InvalidInput(f"function {what} is {preview(self.function)}, but it must return one result")
         if self.timeout is not None:
             check_seconds(self.timeout, f"timeout {what}", zero=False)
         check_seconds(self.backoff, f"backoff {what}", zero=True)
@@ -118,7 +118,7 @@ class Tool(Generic[Deps_contra, P, R_co]):
             (self.on_error, "on_error", ("tell", "raise")),
         ):
             if value not in known:
-                raise InvalidInput(f"{name} {what} is {shown(value)}, but it must be one of {', '.join(known)}")
+                raise InvalidInput(f"{name} {what} is {preview(value)}, but it must be one of {', '.join(known)}")
 
     def checked(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """What the function gets for a model's arguments. Raises InvalidArguments, or what a `check` raises."""
@@ -218,7 +218,7 @@ def _made(
     known: Mapping[str, Any],
 ) -> Tool[Any, ..., Any]:
     if isinstance(function, Tool | type) or not callable(function):
-        raise InvalidInput(f"kv.tool was given {shown(function)}, but it takes a function")
+        raise InvalidInput(f"kv.tool was given {preview(function)}, but it takes a function")
     called = name if name is not None else getattr(function, "__name__", "")
     unknown = sorted(options.keys() - _OPTIONS)
     if unknown:
@@ -241,4 +241,4 @@ def check_seconds(value: object, what: str, *, zero: bool) -> None:
     """Raises InvalidInput for what is no finite number of seconds."""
     number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     if not number or value < 0 or (value == 0 and not zero):  # type: ignore[operator]  # a number by now
-        raise InvalidInput(f"{what} is {shown(value)}, but it must be a number of seconds above 0")
+        raise InvalidInput(f"{what} is {preview(value)}, but it must be a number of seconds above 0")

@@ -17,11 +17,11 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from .._types.errors import ToolFailed
 from .._types.log import log
 from .._types.run import CallRecord, CallRequest, CallStatus
-from .._types.show import said
+from .._types.show import safe_str
 from .events import ApprovalAsked, CallFinished, CallStarted, Event, Retried
 from .parameters import InvalidArguments
 from .run_context import RunContext
-from .steering import Held
+from .steering import HeldTo
 from .tool import Retry, Tool
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ Unheard = Callable[[Event], bool]  # has its reader not got this event, that was
 _LONG = 8192  # characters of a result that are made tokens beside the event loop
 
 
-async def nobody(event: Event) -> None:
+async def ignore_event(event: Event) -> None:
     """Listens to no events."""
 
 
@@ -115,7 +115,7 @@ def _unobserved(event: Event) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class ToolEnvironment:
     """What the calls of one turn share.
 
     Attributes:
@@ -138,12 +138,12 @@ class Desk:
     ask: Ask
     unheard: Unheard = _heard_at_once
     observe: Callable[[Event], None] = field(default=_unobserved, kw_only=True)
-    held: Held = field(default=Held(), kw_only=True)
+    held: HeldTo = field(default=HeldTo(), kw_only=True)
 
     @property
     def heard(self) -> bool:
         """Does somebody listen to events?"""
-        return self.emit is not nobody
+        return self.emit is not ignore_event
 
     async def tell(self, event: Event) -> None:
         """It happens now."""
@@ -151,7 +151,7 @@ class Desk:
         await self.emit(event)
 
 
-class _NoResult(Exception):
+class _CallEnded(Exception):
     """The call ends without a result; says why in words for the model."""
 
     def __init__(self, status: CallStatus, why: str) -> None:
@@ -159,10 +159,10 @@ class _NoResult(Exception):
         self.status = status
 
 
-class Call:
+class ToolCallRunner:
     """One call of a turn. `record` says what became of it, from the end of `run` on, however that ended."""
 
-    def __init__(self, desk: Desk, request: CallRequest, repeats: str | None = None) -> None:
+    def __init__(self, desk: ToolEnvironment, request: CallRequest, repeats: str | None = None) -> None:
         """`repeats`: what the model reads of a call that it makes again, and that is not to run."""
         self._desk = desk
         self._repeats = repeats
@@ -199,7 +199,7 @@ class Call:
             await self._approved(tool)
             result, content = await self._result(tool, arguments)
             self.record = self._record("done", content, result=result)
-        except _NoResult as end:
+        except _CallEnded as end:
             failure = end.__cause__
             self.record = self._ended(end.status, str(end))
             if end.status in ("failed", "timeout"):
@@ -214,20 +214,20 @@ class Call:
     def _checked(self) -> tuple[Tool[Any, ..., Any], dict[str, Any]]:
         request, held = self.request, self._desk.held
         if self._repeats is not None:
-            raise _NoResult("repeated", self._repeats)
+            raise _CallEnded("repeated", self._repeats)
         if request.error is not None:
-            raise _NoResult("invalid", request.error)
+            raise _CallEnded("invalid", request.error)
         if self._tool is None:
-            raise _NoResult("invalid", f"unknown tool {request.name}; the tools are {', '.join(self._desk.tools)}")
+            raise _CallEnded("invalid", f"unknown tool {request.name}; the tools are {', '.join(self._desk.tools)}")
         if not held.allows(request.name):
             may = ", ".join(filter(held.allows, self._desk.tools)) or "none"
-            raise _NoResult("invalid", f"{request.name} may not be called now; of the tools {may} may")
+            raise _CallEnded("invalid", f"{request.name} may not be called now; of the tools {may} may")
         try:
             return self._tool, self._tool.checked(request.arguments)
         except InvalidArguments as error:
-            raise _NoResult("invalid", f"bad arguments: {error}") from error
+            raise _CallEnded("invalid", f"bad arguments: {error}") from error
         except Exception as error:  # a validator of the user's
-            raise _NoResult("invalid", f"bad arguments: {_described(error)}") from error
+            raise _CallEnded("invalid", f"bad arguments: {_described(error)}") from error
 
     async def _approved(self, tool: Tool[Any, ..., Any]) -> None:
         if tool.approve:
@@ -235,7 +235,7 @@ class Call:
             self._desk.observe(asked)
             denied = await self._desk.ask(asked)
             if denied is not None:
-                raise _NoResult("denied", f"denied: {denied}")
+                raise _CallEnded("denied", f"denied: {denied}")
 
     async def _result(self, tool: Tool[Any, ..., Any], arguments: dict[str, Any]) -> tuple[Any, str]:
         await self._desk.tell(CallStarted(self.request))
@@ -244,13 +244,13 @@ class Call:
             try:
                 result = await self._attempt(tool, arguments)
             except Retry as retry:
-                why = await self._bounded(said(retry) or "try again", "cut")
+                why = await self._bounded(safe_str(retry) or "try again", "cut")
                 await self._desk.tell(Retried(tool.name, why, self._attempts))
-                raise _NoResult("retry", why) from retry
+                raise _CallEnded("retry", why) from retry
             except Exception as error:
                 why = await self._bounded(_described(error), "cut")
                 if self._attempts > tool.retries:
-                    raise _NoResult("timeout" if isinstance(error, _TimedOut) else "failed", why) from error
+                    raise _CallEnded("timeout" if isinstance(error, _TimedOut) else "failed", why) from error
                 await self._desk.tell(Retried(tool.name, why, self._attempts))
             else:
                 return result, await self._content(tool, result)
@@ -292,9 +292,9 @@ class Call:
         try:
             return await self._bounded(text_of_result(result), tool.on_long)
         except TooLong as error:
-            raise _NoResult("failed", str(error)) from error
+            raise _CallEnded("failed", str(error)) from error
         except Exception as error:  # it has no JSON form, and would have none if the function were called again
-            raise _NoResult("failed", _described(error)) from error
+            raise _CallEnded("failed", _described(error)) from error
 
     async def _bounded(self, text: str, on_long: OnLong) -> str:
         most = None if self._tool is None else self._tool.max_result_tokens
@@ -347,7 +347,7 @@ def _is_async(function: Callable[..., Any]) -> bool:
 
 def _described(error: Exception) -> str:
     """An exception as the model reads it."""
-    name, text = type(error).__name__, said(error)
+    name, text = type(error).__name__, safe_str(error)
     if isinstance(error, _TimedOut):
         return text
     return f"{name}: {text}" if text else name

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Definitions = Sequence[Mapping[str, Any]]
 
 
-class Trunks:
+class TrunkCache:
     """Of one Context. Each agent's prompt is kept on a branch of its own, for as long as the agent is referred to.
 
     Those branches are not among `Context.branches`; `Context.keep` frees them.
@@ -48,14 +48,14 @@ class Trunks:
                 root.branch.close()
 
 
-def told_tools(branch: Branch) -> list[str]:
+def tools_in_prompt(branch: Branch) -> list[str]:
     """Names of the tools that a branch's messages tell its model of."""
     return [tool.get("function", tool).get("name") for tool in handle_of(branch).state.conversation.tools or ()]
 
 
-def warn_of_untold(branch: Branch, names: Iterable[str]) -> None:
+def warn_missing_tools(branch: Branch, names: Iterable[str]) -> None:
     """Logs which tools of an agent a branch's messages do not tell its model of: it will hardly call them."""
-    told = told_tools(branch)
+    told = tools_in_prompt(branch)
     untold = [name for name in names if name not in told]
     if untold and handle_of(branch).state.conversation.begun:
         log.warning("the branch does not tell the model of all tools of its agent", branch=branch.id, untold=untold)

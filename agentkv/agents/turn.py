@@ -16,22 +16,22 @@ import anyio
 from agentkv_runtime.formats.shown_calls import shown_call
 
 from .._aio.scope import move_on_after
-from .._aio.tasks import Together, awaited
+from .._aio.tasks import FirstErrorGroup, maybe_await
 from .._context.branch import Branch
 from .._context.handle import handle_of
-from .._context.lease import Hold
+from .._context.lease import TurnLease
 from .._state.observers import TurnInfo
 from .._types.errors import InvalidInput, InvalidRollback, LimitReached, OutputInvalid, RepeatedCall
 from .._types.log import log
 from .._types.results import Usage
 from .._types.run import MISSING, CallRecord, CallRequest, Run, Step
-from .._types.show import said
+from .._types.show import safe_str
 from .call_decision import call_probability
 from .events import Finished, Retried, RolledBack
 from .repeats import Repeats, echoes_note
 from .reply import EndOfCalls, Reply
-from .steering import Held, Steering, checked_choice
-from .tool_runner import ERROR, Call, Desk
+from .steering import HeldTo, Steering, checked_choice
+from .tool_runner import ERROR, ToolCallRunner, ToolEnvironment
 
 if TYPE_CHECKING:
     from agentkv_runtime.formats.parsed import ParsedCall
@@ -58,8 +58,8 @@ class Round(Generic[Out]):
         ended = tuple(call.finished for call in turn.calls)
         self._context = replace(turn.desk.context, calls=ended, _asked_at=self._start)
         self._desk = replace(turn.desk, context=self._context)
-        self._calls: list[Call] = []  # of the message
-        self._begun: set[Call] = set()
+        self._calls: list[ToolCallRunner] = []  # of the message
+        self._begun: set[ToolCallRunner] = set()
         self._is_over = False  # the final tool was called
         self._probability: float | None = None  # of a call, where that was asked for
         self._calls_are_open = False  # the message that makes them is whole, and no result has entered
@@ -74,7 +74,7 @@ class Round(Generic[Out]):
             raise self._turn.limit(f"the turn made calls in all of its {most} rounds", "max_rounds")
         self._turn.rounds += 1
         if self._agent.before_round is not None:
-            await awaited(self._agent.before_round(self._context))
+            await maybe_await(self._agent.before_round(self._context))
         self._desk = replace(self._desk, held=await self._steered())
         try:
             return await self._answered()
@@ -114,7 +114,7 @@ class Round(Generic[Out]):
 
     async def _reply(self, attempt: int) -> Reply:
         """The model's message, once all of its calls have ended."""
-        async with Together() as group:
+        async with FirstErrorGroup() as group:
             reply = Reply(self._turn, self._held, self._desk.held, attempt)
             await reply.read(lambda call, whole: self._written(call, whole, group))
             self._calls_are_open = bool(self._calls)
@@ -137,7 +137,7 @@ class Round(Generic[Out]):
         request = CallRequest(
             name, parsed.name, parsed.arguments or {}, parsed.error or self._one_too_many(), parsed.rescued
         )
-        call = Call(self._desk, request, self._turn.repeats.why_not(request))
+        call = ToolCallRunner(self._desk, request, self._turn.repeats.why_not(request))
         self._turn.repeats.write(call)
         self._calls.append(call)
         self._turn.calls.append(call)
@@ -157,15 +157,15 @@ class Round(Generic[Out]):
             return f"a message may make {most} calls; make this one in another message"
         return None
 
-    def _begin(self, call: Call, group: TaskGroup) -> None:
+    def _begin(self, call: ToolCallRunner, group: TaskGroup) -> None:
         if call not in self._begun:
             self._begun.add(call)
             group.start_soon(self._run, call)
 
-    async def _run(self, call: Call) -> None:
+    async def _run(self, call: ToolCallRunner) -> None:
         await call.run()
         if self._agent.after_call is not None:
-            await awaited(self._agent.after_call(self._context, call.finished))
+            await maybe_await(self._agent.after_call(self._context, call.finished))
 
     async def _enter_results(self) -> None:
         """In the order of the calls, whatever order they ended in."""
@@ -175,11 +175,11 @@ class Round(Generic[Out]):
             [{"role": "tool", "name": r.name, "tool_call_id": r.id, "content": r.content} for r in records]
         )
 
-    async def _steered(self) -> Held:
+    async def _steered(self) -> HeldTo:
         """What the message is held to."""
         given = self._turn.steering.tool_choice
         if callable(given):
-            given = checked_choice(await awaited(given(self._context)), self._desk.tools)
+            given = checked_choice(await maybe_await(given(self._context)), self._desk.tools)
         held = self._turn.held(given)
         threshold = self._agent.call_threshold
         if threshold is None or held.choice != "auto" or not self._desk.tools or self._turn.calls:
@@ -251,7 +251,7 @@ class Turn(Generic[Out]):
         failed: what was done when something ended the turn early; nothing otherwise.
     """
 
-    def __init__(self, agent: Agent[Any, Out], branch: Branch, desk: Desk, steering: Steering) -> None:
+    def __init__(self, agent: Agent[Any, Out], branch: Branch, desk: ToolEnvironment, steering: Steering) -> None:
         self.agent = agent
         self.steering = steering
         self.tools = tuple(desk.tools.values())
@@ -260,7 +260,7 @@ class Turn(Generic[Out]):
         self._observers = handle_of(branch).core.observers
         self._info = TurnInfo(branch.id, agent.instructions, list(desk.tools))
         self.desk = replace(desk, observe=partial(self._observers.turn_told, self._info))
-        self.calls: list[Call] = []
+        self.calls: list[ToolCallRunner] = []
         self.warnings: list[str] = []
         self.rounds = 0
         self.generated = 0
@@ -272,7 +272,7 @@ class Turn(Generic[Out]):
         self._began = anyio.current_time()
         self._start = 0  # messages of the branch before the turn
         self._done_before: list[str] = []  # tools that were called since the question, in turns that ended early
-        self._hold: Hold | None = None
+        self._hold: TurnLease | None = None
         self._useful: tuple[Mark, int] | None = None  # behind the last calls that ran, and what was generated by then
         self._was_asked = False  # for its answer, as the turn comes to its end
 
@@ -300,12 +300,12 @@ class Turn(Generic[Out]):
 
         return await self._transaction(one, keep)
 
-    def held(self, choice: str) -> Held:
+    def held(self, choice: str) -> HeldTo:
         """What the next message is held to, where `choice` is what the turn's `tool_choice` says."""
         held = self._asked_for(choice)
         return replace(held, choice="none") if held.choice == "auto" and self._was_asked else held
 
-    def _asked_for(self, choice: str) -> Held:
+    def _asked_for(self, choice: str) -> HeldTo:
         done = [call.finished.name for call in self.calls if call.finished.status == "done"]
         last = self.repeats.stuck or self.rounds == self.agent.max_rounds
         return self.steering.next(choice, [*self._done_before, *done], bool(self.calls), last)
@@ -397,7 +397,7 @@ class Turn(Generic[Out]):
 
     async def _held(self, work: Callable[[Branch], Awaitable[T]], keep: bool, told: Callable[[T], Event] | None) -> T:
         try:
-            async with Hold(handle_of(self._branch), keep=keep) as handle:
+            async with TurnLease(handle_of(self._branch), keep=keep) as handle:
                 held = Branch(handle)
                 self._start, self._hold = len(held.messages), handle.lease
                 try:
@@ -413,7 +413,7 @@ class Turn(Generic[Out]):
                     raise
         except Exception as error:
             if not keep:
-                await self.desk.tell(RolledBack(len(self._branch), said(error)))
+                await self.desk.tell(RolledBack(len(self._branch), safe_str(error)))
             raise
 
     async def _in_time(self, work: Awaitable[T]) -> T:

@@ -33,7 +33,8 @@ def chat(
     capacity: Annotated[int, typer.Option(min=1, help="Cells of the cache: tokens of all branches.")] = 16384,
     threads: Annotated[int | None, typer.Option(min=1, help="Of the model.")] = None,
     call_format: Annotated[
-        str | None, typer.Option(metavar="NAME", help="How the model writes calls, where its folder does not say it.")
+        str | None,
+        typer.Option(metavar="NAME", help="ChatOptions the model writes calls, where its folder does not say it."),
     ] = None,
     steer_calls: Annotated[
         bool,
@@ -53,10 +54,10 @@ def chat(
         import anyio
 
         from .. import models
-        from .._context.thinking import thinking_called
+        from .._context.thinking import thinking_from_word
         from ..models._resolve import folder_called
         from ..terminal.chat import told
-        from ..terminal.opening import How, talking
+        from ..terminal.opening import ChatOptions, talking
         from .pull import offer
 
         if model is not None and sys.stdin.isatty() and not model.exists():
@@ -64,7 +65,7 @@ def chat(
         folder = models.nano() if model is None else folder_called(model.expanduser())
         is_nano = folder == models.nano()
         called = folder.resolve().name if model is None or model.exists() else printable(model)
-        how = How(
+        how = ChatOptions(
             model=folder,
             called=called,
             system=system if system is not None else "You are Nano, a desk agent." if is_nano else "",
@@ -73,7 +74,7 @@ def chat(
             temperature=temperature,
             seed=seed,
             max_tokens=max_tokens,
-            thinking=thinking_called(thinking),
+            thinking=thinking_from_word(thinking),
             speculates=spec,
             load=load,
             capacity=capacity,

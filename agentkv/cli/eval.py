@@ -15,7 +15,7 @@ from .._console.console import escaped, fail, print_table, reporting, stderr, st
 
 if TYPE_CHECKING:
     from ..evaluation.cases import Case
-    from ..evaluation.opening import How
+    from ..evaluation.opening import EvaluationOptions
     from ..evaluation.run import Result
 
 ToolChoice = Literal["auto", "required"]
@@ -57,7 +57,10 @@ def tools(
     ] = None,
     style: Annotated[Style | None, typer.Option(help="Style of the agent.")] = None,
     call_format: Annotated[
-        str | None, typer.Option(metavar="NAME", help="How the model writes calls, where its folder does not say it.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="EvaluationOptions the model writes calls, where its folder does not say it."
+        ),
     ] = None,
     steer_calls: Annotated[
         bool,
@@ -81,9 +84,9 @@ def tools(
 
     The cases go through an agent in this process, or through a server: --serve, --server.
     """
-    from ..evaluation.opening import How
+    from ..evaluation.opening import EvaluationOptions
 
-    how = How(
+    how = EvaluationOptions(
         model=model,
         server=server,
         serve=serve,
@@ -124,7 +127,7 @@ def compare(
         print_table(f"{first.name} and {second.name}", COLUMNS, rows)
 
 
-def _check(how: How) -> None:
+def _check(how: EvaluationOptions) -> None:
     """Leaves where options do not go together."""
     if how.server is not None and how.serve:
         fail("--serve asks a server of our own, --server another one; pass one of them")
@@ -152,7 +155,7 @@ def _cases(path: Path | None, categories: Sequence[str], n: int, seed: int | Non
     return read_bfcl(path, categories, n) if path.is_dir() else chosen(read_cases(path), categories, n)
 
 
-def _asked(how: How, cases: Sequence[Case]) -> tuple[list[Result], bool]:
+def _asked(how: EvaluationOptions, cases: Sequence[Case]) -> tuple[list[Result], bool]:
     """The results in the order of the cases, and whether these are all of them: Ctrl-C leaves those that are there."""
     from ..evaluation.opening import evaluated
 
@@ -185,7 +188,7 @@ def _failed(results: Sequence[Result]) -> int:
 
 
 def _show(
-    how: How,
+    how: EvaluationOptions,
     cases: Path | None,
     results: Sequence[Result],
     asked: int,

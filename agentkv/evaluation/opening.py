@@ -14,7 +14,7 @@ from .run import Result, evaluate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class How:
+class EvaluationOptions:
     """What `agentkv eval tools` was asked for; its options say what each is."""
 
     model: Path
@@ -37,14 +37,14 @@ class How:
         return self.server or ("agentkv serve" if self.serve else "kv.Agent")
 
 
-async def evaluated(how: How, cases: Sequence[Case], done: Callable[[Result], None]) -> list[Result]:
+async def evaluated(how: EvaluationOptions, cases: Sequence[Case], done: Callable[[Result], None]) -> list[Result]:
     """Every case's result. Raises as `Context.open` does, RemoteError, InvalidInput."""
     async with _runner(how) as runner:
         return await evaluate(cases, runner, how.parallel, done)
 
 
 @asynccontextmanager
-async def _runner(how: How) -> AsyncIterator[Runner]:
+async def _runner(how: EvaluationOptions) -> AsyncIterator[Runner]:
     if how.server is not None:
         async with _of_server(how, how.server) as runner:
             yield runner
@@ -70,7 +70,7 @@ async def _runner(how: How) -> AsyncIterator[Runner]:
 
 
 @asynccontextmanager
-async def _of_server(how: How, url: str) -> AsyncIterator[Runner]:
+async def _of_server(how: EvaluationOptions, url: str) -> AsyncIterator[Runner]:
     from .server_runner import server_runner
 
     async with server_runner(url, str(how.model), how.max_tokens, how.tool_choice, how.api_key) as runner:

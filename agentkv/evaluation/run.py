@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from .._aio.tasks import Together
+from .._aio.tasks import FirstErrorGroup
 from .cases import Case
 from .judge import Verdict, judged
 from .outcome import Outcome, Runner
@@ -41,7 +41,7 @@ async def evaluate(
             results[place] = Result(cases[place], outcome, judged(cases[place], outcome))
             done(results[place])
 
-    async with Together() as group:
+    async with FirstErrorGroup() as group:
         for _ in range(min(parallel, len(cases))):
             group.start_soon(ask)
     return [results[place] for place in range(len(cases))]

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from .._aio.tasks import Together
+from .._aio.tasks import FirstErrorGroup
 from ..serve.app import application
-from ..serve.http.listener import bound, listener
+from ..serve.http.listener import bind_socket, listener
 from ..serve.settings import Settings
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ async def served(context: Context, call_threshold: float | None = None) -> Async
 @asynccontextmanager
 async def listening(app: ASGIApp) -> AsyncIterator[str]:
     """The URL of an application's `/v1`, on a free port."""
-    with bound("127.0.0.1", 0) as sock:
+    with bind_socket("127.0.0.1", 0) as sock:
         http = listener(app)
-        async with Together() as group:
+        async with FirstErrorGroup() as group:
             group.start_soon(http.serve, [sock])
             try:
                 yield f"http://127.0.0.1:{sock.getsockname()[1]}/v1"

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .._documents.conversations import SavedOutput
 from .._types.errors import InvalidInput
-from .._types.show import said, shown
-from ._custom_matcher import OwnRule
+from .._types.show import preview, safe_str
+from ._custom_matcher import CustomConstraint
 from ._grammar_matcher import GrammarRule, GrammarVocabulary
-from ._matcher import ConstraintFailed, Masks, Rule, State
+from ._matcher import ConstraintFailed, Masks, Matcher, Rule
 from ._thinking import ThinkingRule
 from ._thought import Thought, parts_of
 from .constraint import Constraint
@@ -35,12 +35,12 @@ Answer: TypeAlias = tuple[list[int], list[int], bool, str]
 MaskTurn: TypeAlias = tuple[int, list[int], list[int], Masks]
 
 
-class Driver:
+class ConstraintDriver:
     """Answers the engine's turns: the state of each generation under a constraint. Raises nothing."""
 
     def __init__(self) -> None:
         self._rules: dict[int, Rule] = {}
-        self._states: dict[int, State] = {}
+        self._states: dict[int, Matcher] = {}
 
     def take_turns(self, turns: list[Turn], ended: list[int]) -> list[Answer]:
         """On the step loop's thread: what was said since the last turn, and what might follow."""
@@ -53,14 +53,14 @@ class Driver:
         return [self._fill(*turn) for turn in turns]
 
     def _answer(
-        self, job: int, rule: Rule | None, said: list[int], tokens: list[int], parents: list[int], most: int
+        self, job: int, rule: Rule | None, safe_str: list[int], tokens: list[int], parents: list[int], most: int
     ) -> Answer:
         try:
             if rule is not None:
                 self._rules[job] = rule
                 self._states[job] = rule.begin()
             state = self._states[job]
-            state.say(said)
+            state.say(safe_str)
             if state.complete:
                 return [], [], True, ""
             forced = state.forced(most)
@@ -83,7 +83,7 @@ class Driver:
             rule.end(state)
 
 
-class Grammars:
+class ConstraintCompiler:
     """The compiled constraints of one Context. Everything here may be called from any thread."""
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
@@ -133,7 +133,7 @@ class Grammars:
         if native is None:
             rule = self.compiled(description)  # without the lock: it may take long, and lets other threads run
             with self._lock:
-                native = self._known.get(key) or self.wrapped(shown(description), rule)
+                native = self._known.get(key) or self.wrapped(preview(description), rule)
         with self._lock:
             self._known[key] = native
         with self._lock:
@@ -180,13 +180,13 @@ class Grammars:
     def compiled(self, description: Description) -> Rule:
         """Compiles it anew. Raises InvalidInput with llguidance's reason."""
         if not isinstance(description, GrammarSource):
-            return OwnRule(description, frozenset(self.tokenizer.eos_ids), self.vocab_size)
+            return CustomConstraint(description, frozenset(self.tokenizer.eos_ids), self.vocab_size)
         held = self.native(description.held).rule if isinstance(description, Thought) and description.held else None
         try:
             return self._rule(description.grammar, held)
         except ValueError as error:
             advice = 'rules are lines such as `start: "yes" | NAME`, in llguidance\'s variant of Lark'
-            raise InvalidInput(f"{shown(description)} is no grammar: {str(error).rstrip()}\n{advice}") from error
+            raise InvalidInput(f"{preview(description)} is no grammar: {str(error).rstrip()}\n{advice}") from error
 
     def _rule(self, grammar: str, inner: Rule | None = None) -> Rule:
         """The rule of a text; `inner`, where it is there already, holds what a thought's message is held to."""
@@ -212,12 +212,12 @@ class Grammars:
         from agentkv_runtime.constraints import PythonConstraint, PythonConstraintDriver
 
         if self._driver is None:
-            self._driver = PythonConstraintDriver(Driver())
+            self._driver = PythonConstraintDriver(ConstraintDriver())
         return PythonConstraint(self._driver, name, rule)
 
 
 def _reason(error: BaseException) -> str:
-    why = said(error)
+    why = safe_str(error)
     return why if isinstance(error, ConstraintFailed) else f"{type(error).__name__}: {why}"
 
 

@@ -8,14 +8,14 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .._types.show import said
-from ._matcher import ConstraintFailed, Masks, State, Walk
+from .._types.show import safe_str
+from ._matcher import ConstraintFailed, DraftTreeWalk, Masks, Matcher
 from .constraint import Constraint
 
 T = TypeVar("T")
 
 
-class OwnRule:
+class CustomConstraint:
     """A constraint that a user wrote."""
 
     def __init__(self, constraint: Constraint, eos: frozenset[int], vocab_size: int) -> None:
@@ -23,15 +23,15 @@ class OwnRule:
         self._eos = eos
         self._vocab_size = vocab_size
 
-    def begin(self) -> State:
+    def begin(self) -> Matcher:
         """The state of an output that begins."""
-        return OwnState(_called(self._constraint, "fork", self._constraint.fork), self._eos, self._vocab_size)
+        return CustomMatcher(_called(self._constraint, "fork", self._constraint.fork), self._eos, self._vocab_size)
 
-    def end(self, state: State) -> None:
+    def end(self, state: Matcher) -> None:
         """A generation is over."""
 
 
-class OwnState:
+class CustomMatcher:
     """What it has come to in one generation.
 
     Its object is asked on the thread of the step loop alone, so each turn takes the masks of all that may be drawn
@@ -72,7 +72,7 @@ class OwnState:
 
     def allowed(self, tokens: list[int], parents: list[int]) -> list[int]:
         """The nodes that may follow."""
-        walk = Walk(self, tokens, parents)
+        walk = DraftTreeWalk(self, tokens, parents)
         nodes = []
         for node in walk.visit():
             nodes.append(node)
@@ -143,4 +143,6 @@ def _called(constraint: Constraint, what: str, method: Callable[..., T], *given:
     try:
         return method(*given)
     except BaseException as error:  # also what ends one that does not return
-        raise ConstraintFailed(f"{type(constraint).__name__}.{what}: {type(error).__name__}: {said(error)}") from error
+        raise ConstraintFailed(
+            f"{type(constraint).__name__}.{what}: {type(error).__name__}: {safe_str(error)}"
+        ) from error

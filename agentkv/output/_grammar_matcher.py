@@ -6,7 +6,7 @@ from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from ._llguidance import llguidance
-from ._matcher import ConstraintFailed, Masks, State, Walk
+from ._matcher import ConstraintFailed, DraftTreeWalk, Masks, Matcher
 from ._numbers import NumberTokens, digits_left, most_digits
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class GrammarRule:
         if self._first.is_error():
             raise ValueError(self._first.get_error())
 
-    def begin(self) -> State:
+    def begin(self) -> Matcher:
         """The state of an output that begins. What copies learn of lexemes, they share."""
         return GrammarState(self._first.deep_copy(), self._vocabulary, self._digits)
 
@@ -112,14 +112,14 @@ class GrammarState:
 
     def allowed(self, tokens: list[int], parents: list[int]) -> list[int]:
         """The nodes that may follow. The end may where the output may end; nothing follows it."""
-        walk = Walk(_Beyond(self.matcher, self._vocabulary), tokens, parents)
+        walk = DraftTreeWalk(_MatcherCursor(self.matcher, self._vocabulary), tokens, parents)
         return sorted([*walk.visit(), *walk.ends])
 
     def fill(self, tokens: list[int], parents: list[int], masks: Masks) -> None:
         """Sets the bits of what may follow, first here, then after each node."""
         self._fill_row(self.matcher, masks, 0, [])
-        beyond = _Beyond(self.matcher, self._vocabulary)
-        for node in Walk(beyond, tokens, parents).visit():
+        beyond = _MatcherCursor(self.matcher, self._vocabulary)
+        for node in DraftTreeWalk(beyond, tokens, parents).visit():
             self._fill_row(beyond.matcher, masks, 1 + node, beyond.path)
 
     def _fill_row(self, matcher: LLMatcher, masks: Masks, row: int, path: list[int]) -> None:
@@ -147,7 +147,7 @@ class GrammarState:
             mask[size // 32] = 1 << size % 32
 
 
-class _Beyond:
+class _MatcherCursor:
     """A matcher that is taken over the nodes of a draft: a copy, and where paths part another one."""
 
     def __init__(self, matcher: LLMatcher, vocabulary: GrammarVocabulary) -> None:

@@ -15,7 +15,7 @@ class ConstraintFailed(Exception):
     """A constraint cannot be followed; says why."""
 
 
-class State(Protocol):
+class Matcher(Protocol):
     """Of one generation. What it raises fails that generation."""
 
     def say(self, tokens: list[int]) -> None:
@@ -38,14 +38,14 @@ class State(Protocol):
 class Rule(Protocol):
     """A compiled constraint."""
 
-    def begin(self) -> State:
+    def begin(self) -> Matcher:
         """The state of an output that begins."""
 
-    def end(self, state: State) -> None:
+    def end(self, state: Matcher) -> None:
         """A generation is over."""
 
 
-class Moved(Protocol):
+class Steppable(Protocol):
     """A state that can be taken over tokens and back."""
 
     def step(self, token: int) -> bool:
@@ -61,10 +61,10 @@ class Moved(Protocol):
         """May such an end come?"""
 
 
-class Walk:
+class DraftTreeWalk:
     """Visits the nodes of a tree by moving one state to and fro: along each node's path, back to where paths part."""
 
-    def __init__(self, state: Moved, tokens: Sequence[int], parents: Sequence[int]) -> None:
+    def __init__(self, state: Steppable, tokens: Sequence[int], parents: Sequence[int]) -> None:
         self.ends: list[int] = []  # nodes that are ends and may come; `visit` leaves them out
         self._state = state
         self._tokens = tokens

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeGuard, TypeVar
 from pydantic import BaseModel
 
 from .._types.errors import AgentKVError, InvalidInput, OutputIncomplete
-from .._types.show import shown
+from .._types.show import preview
 from ._thought import Thought
 from ._typed import Typed, _choices, _one_of
 from .constraint import Constraint
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .._types.results import FinishReason
 
 
-def told_output(source: GrammarSource[Any] | Constraint | None) -> dict[str, Any] | None:
+def output_to_json(source: GrammarSource[Any] | Constraint | None) -> dict[str, Any] | None:
     """What holds an output; None for nothing. Raises InvalidInput for what runs in this process."""
     match source:
         case None:
@@ -35,13 +35,13 @@ def told_output(source: GrammarSource[Any] | Constraint | None) -> dict[str, Any
         case Regex(pattern=pattern):
             return {"type": "regex", "pattern": pattern}
         case Thought():
-            return {"type": "thinking", "thinking": source.told, "output": told_output(source.held)}
+            return {"type": "thinking", "thinking": source.told, "output": output_to_json(source.held)}
         case Grammar(lark=lark):
             return {"type": "grammar", "lark": lark}
     held = getattr(source, "held", None)  # the text of a value that another grammar holds
     if isinstance(held, GrammarSource):
-        return told_output(held)
-    raise InvalidInput(f"output is {shown(source)}, which cannot go to a server; pass a type or a grammar")
+        return output_to_json(held)
+    raise InvalidInput(f"output is {preview(source)}, which cannot go to a server; pass a type or a grammar")
 
 
 Out = TypeVar("Out")
@@ -50,7 +50,7 @@ _COMPLETE = ("eos", "stop")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked(Generic[Out]):
+class OutputSpec(Generic[Out]):
     """What holds the tokens of an output, None for nothing, and what makes a value of its text."""
 
     constraint: GrammarSource[Out] | Constraint | None
@@ -72,14 +72,14 @@ class Asked(Generic[Out]):
             return None, error
 
 
-def asked(output: object) -> Asked[Any]:
+def output_spec(output: object) -> OutputSpec[Any]:
     """What a type, a grammar or a constraint of the user's asks for; `str` is plain text. Raises InvalidInput."""
     if output is str:
-        return Asked(None, str)
+        return OutputSpec(None, str)
     if _is_constraint(output):
-        return Asked(output, str)
+        return OutputSpec(output, str)
     source = output if isinstance(output, GrammarSource) else _typed(output)
-    return Asked(source, source.read)
+    return OutputSpec(source, source.read)
 
 
 def _is_constraint(output: object) -> TypeGuard[Constraint]:
@@ -94,11 +94,11 @@ def _typed(output: Any) -> Typed[Any]:
     ours = isinstance(output, type) and issubclass(output, GrammarSource)
     if ours or output is None or isinstance(output, str | bytes | Mapping) or inspect.isroutine(output):
         raise InvalidInput(
-            f"output is {shown(output)}, but it must be a type, kv.Regex, kv.JsonSchema (around a schema), kv.Grammar "
-            "or a kv.Constraint; for plain text leave it out"
+            f"output is {preview(output)}, but it must be a type, kv.Regex, kv.JsonSchema (around a schema), kv.Grammar"
+            " or a kv.Constraint; for plain text leave it out"
         )
     if isinstance(output, BaseModel) or (is_dataclass(output) and not isinstance(output, type)):
-        raise InvalidInput(f"output is {shown(output)}, but it must be a type; pass {type(output).__name__} itself")
+        raise InvalidInput(f"output is {preview(output)}, but it must be a type; pass {type(output).__name__} itself")
     try:
         return _known(output)
     except TypeError:  # not hashable

@@ -11,7 +11,7 @@ from agentkv_runtime.formats.thought import Place, Stage
 from agentkv_runtime.text.added_tokens import ControlledText
 from numpy.typing import NDArray
 
-from ._matcher import Masks, Rule, State
+from ._matcher import Masks, Matcher, Rule
 
 if TYPE_CHECKING:
     from agentkv_runtime.text.tokenizer import Tokenizer
@@ -48,11 +48,11 @@ class ThinkingRule:
         self.in_message = parts.in_message
         self.first = self._first(parts.begun)
 
-    def begin(self) -> State:
+    def begin(self) -> Matcher:
         """The state of a message that begins."""
         return ThinkingState(self)
 
-    def end(self, state: State) -> None:
+    def end(self, state: Matcher) -> None:
         """A generation is over."""
 
     def step(self, at: At, token: int) -> At:

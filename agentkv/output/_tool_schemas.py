@@ -24,7 +24,7 @@ _OBJECT = {"type": "object"}  # which arguments are
 _ANY = {"additionalProperties": True}  # arguments, where the schema has come to say nothing of them
 
 
-def held_tools(form: Format, definitions: Sequence[Definition], tell: Tell) -> list[Definition]:
+def grammar_tools(form: Format, definitions: Sequence[Definition], tell: Tell) -> list[Definition]:
     """The same tools, of whose schemas each says what a grammar can hold: of most of them all, of a few anything."""
     return [_held(form, definition, tell) for definition in definitions]
 

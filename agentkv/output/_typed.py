@@ -13,7 +13,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaV
 from pydantic_core import core_schema
 
 from .._types.errors import InvalidInput, OutputInvalid
-from .._types.show import shown
+from .._types.show import preview
 from ._schema_checks import endless_reference, inexact_number, refused_keyword, subschemas
 from .grammar import GrammarSource
 from .json_schema import cut_json, grammar_of
@@ -41,7 +41,7 @@ class PlainSchema(GenerateJsonSchema):
         return {"anyOf": made["oneOf"]}
 
 
-class HeldSchema(PlainSchema):
+class GrammarJsonSchema(PlainSchema):
     """What these schemas leave out, pydantic finds when it validates the value."""
 
     ignored_warning_kinds: set[JsonSchemaWarningKind] = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012
@@ -93,7 +93,7 @@ class Typed(GrammarSource[Out]):
         """Raises InvalidInput for what pydantic has no JSON for, and for a schema that a grammar cannot hold."""
         try:
             adapter: TypeAdapter[Out] = TypeAdapter(kind)
-            schema = adapter.json_schema(schema_generator=HeldSchema)
+            schema = adapter.json_schema(schema_generator=GrammarJsonSchema)
         except Exception as error:  # pydantic's own, and whatever a type's hooks raise
             reason = str(error).split("\n")[0].partition(". Set `arbitrary")[0]
             raise InvalidInput(
@@ -124,11 +124,11 @@ class Typed(GrammarSource[Out]):
         if faults[0]["type"] == "json_invalid" and "recursion" not in faults[0]["msg"]:
             raise cut_json(faults[0]["msg"])
         said = "; ".join(_said(fault["loc"], fault["msg"]) for fault in faults)
-        raise OutputInvalid(f"the output {shown(text)} is refused: {said}", text)
+        raise OutputInvalid(f"the output {preview(text)} is refused: {said}", text)
 
 
 def _named(kind: object) -> str:
-    return f"the type {kind.__name__}" if isinstance(kind, type) else shown(kind)
+    return f"the type {kind.__name__}" if isinstance(kind, type) else preview(kind)
 
 
 def _choices(schema: dict[str, Any]) -> list[str] | None:

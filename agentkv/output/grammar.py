@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from .._types.errors import InvalidInput
-from .._types.show import shown
+from .._types.show import preview
 from ._llguidance import llguidance
 
 Out_co = TypeVar("Out_co", covariant=True)
@@ -43,7 +43,7 @@ class Grammar(GrammarSource[str]):
 
     def __post_init__(self) -> None:
         if not isinstance(self.lark, str):
-            raise InvalidInput(f"lark is {shown(self.lark)}, but it must be the text of a grammar")
+            raise InvalidInput(f"lark is {preview(self.lark)}, but it must be the text of a grammar")
 
     @property
     def grammar(self) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from agentkv_runtime.formats.json_style import BOUNDED_SPACE, as_meant, json_style, unwritable_text
 
 from .._types.errors import InvalidInput, OutputIncomplete, OutputInvalid
-from .._types.show import said, shown
+from .._types.show import preview, safe_str
 from ._schema_checks import endless_reference, inexact_number, refused_keyword, repeatable_keys
 from .grammar import GrammarSource
 
@@ -57,7 +57,7 @@ class JsonSchema(GrammarSource[Any]):
         try:
             return json.loads(text)
         except RecursionError:
-            raise OutputInvalid(f"the output {shown(text)} is refused: it is nested too deeply", text) from None
+            raise OutputInvalid(f"the output {preview(text)} is refused: it is nested too deeply", text) from None
         except ValueError as error:
             raise cut_json(str(error)) from None
 
@@ -99,10 +99,12 @@ def _json_of(schema: object) -> str:
             f"schema is the type {schema.__name__}, but a JSON Schema is a mapping; pass the type as output"
         )
     if not isinstance(schema, Mapping):
-        raise InvalidInput(f"schema is {shown(schema)}, but a JSON Schema is a mapping, such as {{'type': 'integer'}}")
+        raise InvalidInput(
+            f"schema is {preview(schema)}, but a JSON Schema is a mapping, such as {{'type': 'integer'}}"
+        )
     try:
         text = json.dumps(dict(schema), ensure_ascii=False, allow_nan=False)
         text.encode()
     except Exception as error:  # a mapping's methods may raise anything
-        raise InvalidInput(f"schema is {shown(schema)}, which is not JSON: {said(error)}") from None
+        raise InvalidInput(f"schema is {preview(schema)}, which is not JSON: {safe_str(error)}") from None
     return text

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .._types.checks import text_of
+from .._types.checks import checked_text
 from .._types.errors import InvalidInput
-from .._types.show import shown
+from .._types.show import preview
 from ._llguidance import llguidance
 from ._schema_checks import refusal
 from .grammar import GrammarSource
@@ -27,10 +27,10 @@ class Regex(GrammarSource[str]):
 
     def __post_init__(self) -> None:
         if not isinstance(self.pattern, str):
-            raise InvalidInput(f"pattern is {shown(self.pattern)}, but it must be a str, such as r'[0-9]{{4}}'")
-        object.__setattr__(self, "pattern", text_of(self.pattern, "pattern"))
+            raise InvalidInput(f"pattern is {preview(self.pattern)}, but it must be a str, such as r'[0-9]{{4}}'")
+        object.__setattr__(self, "pattern", checked_text(self.pattern, "pattern"))
         if reason := refusal(self.grammar):
-            raise InvalidInput(f"the pattern {shown(self.pattern)} cannot be made a grammar: {_fault(reason)}")
+            raise InvalidInput(f"the pattern {preview(self.pattern)} cannot be made a grammar: {_fault(reason)}")
 
     @property
     def grammar(self) -> str:

@@ -18,7 +18,7 @@ from .._aio.tasks import uncancelled
 from .._context.branch import Branch
 from .._types.checks import checked_count
 from .._types.errors import InvalidInput
-from .._types.show import shown
+from .._types.show import preview
 
 MOST = 2**31 - 1
 
@@ -26,16 +26,16 @@ MOST = 2**31 - 1
 def check(trunk: object, timeout: object = None, *, counts: dict[str, int] | None = None, **functions: object) -> None:
     """Raises InvalidInput for what is no branch, no time, less than one of something, or cannot be called."""
     if not isinstance(trunk, Branch):
-        raise InvalidInput(f"trunk is {shown(trunk)}, but it must be a Branch")
+        raise InvalidInput(f"trunk is {preview(trunk)}, but it must be a Branch")
     if timeout is not None and not (
         isinstance(timeout, int | float) and not isinstance(timeout, bool) and 0 < timeout <= sys.float_info.max
     ):
-        raise InvalidInput(f"timeout is {shown(timeout)}, but it must be None or a number of seconds above 0")
+        raise InvalidInput(f"timeout is {preview(timeout)}, but it must be None or a number of seconds above 0")
     for name, count in (counts or {}).items():
         checked_count(count, name, 1, MOST)
     for name, function in functions.items():
         if not callable(function):
-            raise InvalidInput(f"{name} is {shown(function)}, but it must be a function")
+            raise InvalidInput(f"{name} is {preview(function)}, but it must be a function")
 
 
 class Grove:
@@ -152,7 +152,7 @@ async def scored(score: Score[T], result: T) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
-        raise InvalidInput(f"a score is {shown(value)}, but it must be a number") from None
+        raise InvalidInput(f"a score is {preview(value)}, but it must be a number") from None
     if number != number:
         raise InvalidInput("a score is not a number (nan), so it cannot be compared; return a float")
     return number

@@ -10,7 +10,7 @@ import anyio
 from .._aio.lock import Semaphore
 from .._aio.tasks import uncancelled
 from .._context.branch import Branch
-from .._types.checks import items_of
+from .._types.checks import checked_items
 from ._shared import T, Winner, check, checked, forks
 
 Item = TypeVar("Item")
@@ -42,7 +42,7 @@ async def map_reduce(
         ExceptionGroup: the work failed on every item; an item that fails beside others is left out.
     """
     check(trunk, timeout, counts={"at_once": at_once}, work=work, reduce=reduce)
-    items = items_of(items, "items")
+    items = checked_items(items, "items")
     results: dict[int, Part] = {}
     errors: list[Exception] = []
     limiter = Semaphore(at_once)

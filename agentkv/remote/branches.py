@@ -20,16 +20,16 @@ from .._types.errors import (
 )
 from .lineage import Lineage
 from .rng import child_stream
-from .token_count import Census
+from .token_count import SharedTokenCount
 
 if TYPE_CHECKING:
-    from .jobs import Job
+    from .jobs import RemoteJob
 
 MOST_BRANCHES = 1 << 16
 ROOT_TOKENS = 1024  # so many at the beginning of a root branch decide which replica its tree is of
 
 
-class LogChange(NamedTuple):
+class RemoteLogChange(NamedTuple):
     """See `_engine.interface.LogChange`."""
 
     branch: int
@@ -38,7 +38,7 @@ class LogChange(NamedTuple):
     epoch: int
 
 
-class Output(NamedTuple):
+class OutputSpan(NamedTuple):
     """The last output under a constraint: of tokens [began, end)."""
 
     constraint: object
@@ -58,7 +58,7 @@ class Output(NamedTuple):
 
 
 @dataclass(slots=True)
-class RemoteBranch:
+class BranchLog:
     """One branch.
 
     Attributes:
@@ -73,11 +73,11 @@ class RemoteBranch:
     log: array[int] = field(default_factory=lambda: array("i"))
     lineage: Lineage = field(default_factory=Lineage)
     forks: int = 0
-    output: Output | None = None
+    output: OutputSpan | None = None
     sent: int = 0
     pending: bool = False
     root: int | None = None
-    job: Job | None = None
+    job: RemoteJob | None = None
     made: tuple[int, int] | None = None
     publications: dict[str, tuple[str, ...]] = field(default_factory=dict)
     told: int = 0
@@ -114,13 +114,13 @@ class BranchTable:
     def __init__(self, max_positions: int, capacity: int) -> None:
         self._max_positions = max_positions
         self._capacity = capacity
-        self._branches: dict[int, RemoteBranch] = {}
+        self._branches: dict[int, BranchLog] = {}
         self._next = 0
         self._roots = 0
         self._epochs = 0
         self._changed: dict[int, None] = {}
-        self._last_words: list[LogChange] = []
-        self._census = Census()
+        self._last_words: list[RemoteLogChange] = []
+        self._census = SharedTokenCount()
         self._uncounted: set[int] = set()
 
     def __len__(self) -> int:
@@ -133,26 +133,26 @@ class BranchTable:
         """Oldest first."""
         return list(self._branches)
 
-    def at(self, branch: int) -> RemoteBranch:
+    def at(self, branch: int) -> BranchLog:
         """Raises BranchClosed."""
         found = self._branches.get(branch)
         if found is None:
             raise BranchClosed(f"branch {branch} is closed or never existed")
         return found
 
-    def idle(self, branch: int) -> RemoteBranch:
+    def idle(self, branch: int) -> BranchLog:
         """Raises BranchClosed, and BranchBusy where a job runs on it."""
         found = self.at(branch)
         if found.job is not None:
             raise BranchBusy(f"branch {branch} has a job that still runs: wait for it, cancel it, or fork the branch")
         return found
 
-    def still(self, branch: int) -> RemoteBranch:
+    def still(self, branch: int) -> BranchLog:
         """As `idle`; a job that waits for room may be there."""
         found = self.at(branch)
         return found if found.job is not None and found.job.waits else self.idle(branch)
 
-    def check_positions(self, branch: RemoteBranch, more: int, cells: bool = True) -> None:
+    def check_positions(self, branch: BranchLog, more: int, cells: bool = True) -> None:
         """Raises PositionsExhausted, ContextFull where so many tokens more have no position, or cannot have a cell (if
         `cells` are asked for)."""
         if len(branch) + more > self._max_positions:
@@ -166,33 +166,33 @@ class BranchTable:
                 f"{self._capacity} of the server's cache: roll the branch back, or begin another with less"
             )
 
-    def create(self) -> RemoteBranch:
+    def create(self) -> BranchLog:
         """An empty root."""
         branch = self._add(self._roots)
         self._roots += 1
         return branch
 
-    def restore(self, tokens: Sequence[int], stream: int, forks: int) -> RemoteBranch:
+    def restore(self, tokens: Sequence[int], stream: int, forks: int) -> BranchLog:
         """A branch as it was kept elsewhere."""
         branch = self._add(stream)
         branch.forks = forks
         branch.append(tokens)
         return branch
 
-    def fork(self, parent: RemoteBranch, n: int) -> list[RemoteBranch]:
+    def fork(self, parent: BranchLog, n: int) -> list[BranchLog]:
         """Children with the same history, or none."""
         self.check_room(n)
         children = [self._like(parent, child_stream(parent.stream, parent.forks + i)) for i in range(n)]
         parent.forks += n
         return children
 
-    def copy(self, branch: RemoteBranch) -> RemoteBranch:
+    def copy(self, branch: BranchLog) -> BranchLog:
         """A branch in the same state."""
         copied = self._like(branch, branch.stream)
         copied.forks = branch.forks
         return copied
 
-    def rollback(self, branch: RemoteBranch, length: int, epoch: int | None = None) -> None:
+    def rollback(self, branch: BranchLog, length: int, epoch: int | None = None) -> None:
         """Keeps the first `length` tokens. Raises InvalidRollback."""
         if epoch is not None and (length > len(branch) or branch.lineage.at(length) != epoch):
             raise InvalidRollback(
@@ -223,7 +223,7 @@ class BranchTable:
                 branch.pending = kept > 0
         return bool(found)
 
-    def adopt(self, dst: RemoteBranch, src: RemoteBranch) -> None:
+    def adopt(self, dst: BranchLog, src: BranchLog) -> None:
         """dst takes over src's history."""
         if dst is src:
             return
@@ -235,7 +235,7 @@ class BranchTable:
         dst.output, dst.sent, dst.pending, dst.root, dst.made = src.output, src.sent, src.pending, src.root, None
         self.tell(dst)
 
-    def replace(self, branch: RemoteBranch, first: int, last: int, tokens: Sequence[int]) -> None:
+    def replace(self, branch: BranchLog, first: int, last: int, tokens: Sequence[int]) -> None:
         """Tokens [first, last) give way to others. Raises InvalidInput, PositionsExhausted."""
         if not 0 <= first <= last <= len(branch):
             raise InvalidInput(f"tokens [{first}, {last}) of branch {branch.id}, which has {len(branch)}")
@@ -253,7 +253,7 @@ class BranchTable:
         branch.told = min(branch.told, first)
         self.tell(branch)
 
-    def close(self, branch: RemoteBranch) -> None:
+    def close(self, branch: BranchLog) -> None:
         """Whoever was told of it is told its last words."""
         if branch.changed:
             del self._changed[branch.id]
@@ -273,14 +273,14 @@ class BranchTable:
         self._uncounted.clear()
         return self._census.held, self._census.shared
 
-    def tell(self, branch: RemoteBranch) -> None:
+    def tell(self, branch: BranchLog) -> None:
         """Its log has changed."""
         self._uncounted.add(branch.id)
         if not branch.changed:
             branch.changed = True
             self._changed[branch.id] = None
 
-    def take_changes(self) -> list[LogChange]:
+    def take_changes(self) -> list[RemoteLogChange]:
         """How the logs differ from what the last call said."""
         changes, self._last_words = self._last_words, []
         for number in self._changed:
@@ -290,16 +290,16 @@ class BranchTable:
         self._changed.clear()
         return changes
 
-    def _add(self, stream: int) -> RemoteBranch:
+    def _add(self, stream: int) -> BranchLog:
         self.check_room(1)
-        branch = RemoteBranch(self._next, stream)
+        branch = BranchLog(self._next, stream)
         branch.lineage.cut(0, self._epoch())
         self._branches[self._next] = branch
         self._next += 1
         self.tell(branch)
         return branch
 
-    def _like(self, branch: RemoteBranch, stream: int) -> RemoteBranch:
+    def _like(self, branch: BranchLog, stream: int) -> BranchLog:
         made = self._add(stream)
         made.log, made.lineage = branch.log[:], branch.lineage.copy()
         made.lineage.cut(len(made), self._epoch())  # another branch may go on with the last one
@@ -318,8 +318,8 @@ class BranchTable:
         return self._epochs
 
 
-def _change_of(branch: RemoteBranch) -> LogChange:
-    return LogChange(branch.id, branch.told, branch.log[branch.told :].tobytes(), branch.lineage.at(len(branch)))
+def _change_of(branch: BranchLog) -> RemoteLogChange:
+    return RemoteLogChange(branch.id, branch.told, branch.log[branch.told :].tobytes(), branch.lineage.at(len(branch)))
 
 
 def _common(a: array[int], b: array[int]) -> int:

@@ -21,22 +21,22 @@ from .._model.open import OpenModel
 from .._model.options import MOST_POSITIONS
 from .._types.checks import checked_count, checked_name, checked_path, checked_word
 from .._types.errors import AgentKVError, InvalidInput, ModelError, opening_error
-from .._types.info import ModelInfo, Snapshot
-from .._types.show import shown
+from .._types.info import EngineCounters, ModelInfo
+from .._types.show import preview
 from ..models._resolve import folder_called
-from ..output._compiler import Grammars
+from ..output._compiler import ConstraintCompiler
 from ..output._thought import Thought
 from ..output.grammar import GrammarSource
-from .discovery import check_tokenizer, told_facts
+from .discovery import check_tokenizer, probe_servers
 from .engine import RemoteEngine
-from .http import Connection
-from .network import Exchange, Opening
-from .no_cells import NoCells
+from .http import ServerConnection
+from .network import NetworkThread, OpenHandshake
+from .no_cells import NullCellStore
 from .options import RemoteOptions
 from .protocol_agentkv import AgentKV
 from .protocol_vllm import VLLM
 from .replicas import Replicas
-from .server_info import Facts
+from .server_info import ServerInfo
 
 if TYPE_CHECKING:
     from agentkv_runtime.text.tokenizer import Tokenizer
@@ -44,16 +44,16 @@ if TYPE_CHECKING:
     from .._chat.call_format import CallFormat
     from .._engine.interface import StepEngine
     from ..output._compiler import Description
-    from .protocol import Wire
+    from .protocol import ServerProtocol
 
 
-class RemoteGrammars(Grammars):
+class RemoteGrammars(ConstraintCompiler):
     """They are compiled here as well, so that what is no grammar is refused before it is sent."""
 
     def of_generation(self, engine: StepEngine, branch: int, description: Description | None) -> Any:
         if description is not None and not isinstance(description, GrammarSource):
             raise InvalidInput(
-                f"output is {shown(description)}, an object of this process, which a server cannot ask; give a type, "
+                f"output is {preview(description)}, an object of this process, which a server cannot ask; give a type, "
                 "kv.Regex, kv.JsonSchema or kv.Grammar"
             )
         return self.going_on(engine, branch, description) if isinstance(description, Thought) else description
@@ -62,7 +62,7 @@ class RemoteGrammars(Grammars):
         return engine.goes_on(branch, description)
 
 
-class ServersOwn(Speculation):
+class NoLocalDrafters(Speculation):
     """Of a Context in which nothing is drafted here."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class ServersOwn(Speculation):
         """None."""
 
 
-WIRES: dict[str, Callable[[str | None], Wire]] = {"agentkv": AgentKV, "vllm": VLLM}
+WIRES: dict[str, Callable[[str | None], ServerProtocol]] = {"agentkv": AgentKV, "vllm": VLLM}
 CONNECT_S = 10.0
 
 
@@ -88,19 +88,19 @@ class RemoteHost:
     """What stays with the step loop's thread."""
 
     engine: RemoteEngine
-    session: NoCells
+    session: NullCellStore
     held: ExitStack
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> EngineCounters:
         """Counters: of the server's cells there are none."""
-        return Snapshot(cast(Any, replace(self.engine.stats())), 0, 0, 0, 0)
+        return EngineCounters(cast(Any, replace(self.engine.stats())), 0, 0, 0, 0)
 
     def close(self) -> None:
         """Ends what runs, and the network's thread."""
         self.held.close()
 
 
-class Remote:
+class ConnectOptions:
     """What `Context.connect` was asked for. Raises InvalidInput for anything out of range."""
 
     def __init__(
@@ -123,11 +123,11 @@ class Remote:
         self._backend = checked_word(backend, "backend", tuple(WIRES))
         self._call_format = call_format
         if not isinstance(timeout, int | float) or isinstance(timeout, bool) or not 0 < timeout < 1e9:
-            raise InvalidInput(f"timeout is {shown(timeout)}, but it must be a number of seconds above 0")
+            raise InvalidInput(f"timeout is {preview(timeout)}, but it must be a number of seconds above 0")
         self._timeout = timeout
         self._retries = checked_count(retries, "retries", 0, 1000)
         self._most_running = checked_count(most_running, "most_running", 1, 1 << 20)
-        self._opening = Opening()
+        self._opening = OpenHandshake()
         self._verify = verify if isinstance(verify, bool | ssl.SSLContext) else _trusting(verify)
 
     def give_up(self) -> None:
@@ -138,9 +138,9 @@ class Remote:
         """Asks the servers, on the calling thread. Raises RemoteError, ModelError."""
         wire = WIRES[self._backend](self._model)
         with ExitStack() as held:
-            exchange = Exchange(wire, self._replicas, self._retries, wake, self._opening)
+            exchange = NetworkThread(wire, self._replicas, self._retries, wake, self._opening)
             held.callback(exchange.close)
-            facts = exchange.wait(told_facts)
+            facts = exchange.wait(probe_servers)
             tokenizer = self._open_tokenizer(facts, held)
             exchange.wait(lambda _, replicas: check_tokenizer(replicas, tokenizer, facts.model))
             info = self._info(facts, tokenizer)
@@ -156,11 +156,11 @@ class Remote:
             )
             exchange.hear = engine.hear
             model = self._model_of(facts, info, tokenizer, exchange)
-            return RemoteHost(engine, NoCells(), held.pop_all()), model
+            return RemoteHost(engine, NullCellStore(), held.pop_all()), model
 
     def _replicas(self) -> Replicas:
         """On the network's thread."""
-        return Replicas([Connection(self._client(url)) for url in self._urls], self._most_running)
+        return Replicas([ServerConnection(self._client(url)) for url in self._urls], self._most_running)
 
     def _client(self, url: str) -> httpx.AsyncClient:
         try:
@@ -178,7 +178,7 @@ class Remote:
                 "and SSL_CERT_FILE in the environment"
             ) from error
 
-    def _open_tokenizer(self, facts: Facts, held: ExitStack) -> Tokenizer:
+    def _open_tokenizer(self, facts: ServerInfo, held: ExitStack) -> Tokenizer:
         if self._tokenizer is None and facts.tokenizer_files:
             return _handed_out(facts, held)
         folder = facts.folder if self._tokenizer is None else folder_called(self._tokenizer)
@@ -189,7 +189,7 @@ class Remote:
             )
         return _tokenizer_in(folder)
 
-    def _info(self, facts: Facts, tokenizer: Tokenizer) -> ModelInfo:
+    def _info(self, facts: ServerInfo, tokenizer: Tokenizer) -> ModelInfo:
         return ModelInfo(
             path=Path(facts.model),
             backend=self._backend,
@@ -214,14 +214,14 @@ class Remote:
             holds_cells=False,
         )
 
-    def _model_of(self, facts: Facts, info: ModelInfo, tokenizer: Tokenizer, exchange: Exchange) -> OpenModel:
+    def _model_of(self, facts: ServerInfo, info: ModelInfo, tokenizer: Tokenizer, exchange: NetworkThread) -> OpenModel:
         named = self._call_format
         if named is None and tokenizer.response_template is None:
             named = facts.call_format
         return OpenModel(
             info,
             tokenizer,
-            ServersOwn(),
+            NoLocalDrafters(),
             fingerprint=lambda: facts.fingerprint or facts.model,
             window="",
             call_format=named,
@@ -242,7 +242,7 @@ def _tokenizer_in(folder: Path) -> Tokenizer:
         raise opening_error(error, folder) from error
 
 
-def _handed_out(facts: Facts, held: ExitStack) -> Tokenizer:
+def _handed_out(facts: ServerInfo, held: ExitStack) -> Tokenizer:
     """The tokenizer whose files the server sent."""
     from agentkv_runtime.text.tokenizer import TOKENIZER_FILES
 
@@ -260,7 +260,7 @@ def _handed_out(facts: Facts, held: ExitStack) -> Tokenizer:
 def _checked_urls(url: object) -> list[str]:
     given = [url] if isinstance(url, str) else url
     if not isinstance(given, Sequence) or not given or not all(isinstance(each, str) for each in given):
-        raise InvalidInput(f"url is {shown(url)}, but it must be a URL or some, such as 'http://127.0.0.1:8000/v1'")
+        raise InvalidInput(f"url is {preview(url)}, but it must be a URL or some, such as 'http://127.0.0.1:8000/v1'")
     urls = [checked_url(each) for each in given]
     if len(set(urls)) < len(urls):
         raise InvalidInput("url names a server twice; name each once")
@@ -275,11 +275,11 @@ def checked_url(url: str) -> str:
         whole = str(parsed.copy_with(path=f"{path}/"))
         known = parsed.scheme in ("http", "https") and parsed.host and not parsed.query and not parsed.fragment
     except (httpx.InvalidURL, ValueError) as error:  # of its host, too: what has no form in IDNA
-        raise InvalidInput(f"url is {shown(url)}, which is no URL: {error}") from error
+        raise InvalidInput(f"url is {preview(url)}, which is no URL: {error}") from error
     if parsed.userinfo:
         raise InvalidInput("url holds a name or a password, which logs would show; pass api_key instead")
     if not known or not 0 < (parsed.port or 80) < 1 << 16:
-        raise InvalidInput(f"url is {shown(url)}, but it must be like 'http://127.0.0.1:8000/v1'")
+        raise InvalidInput(f"url is {preview(url)}, but it must be like 'http://127.0.0.1:8000/v1'")
     return whole
 
 
@@ -296,4 +296,4 @@ def _trusting(file: str | Path) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=str(file))
     except (OSError, ssl.SSLError, ValueError) as error:
-        raise InvalidInput(f"verify names {shown(str(file))}, which holds no certificates: {error}") from error
+        raise InvalidInput(f"verify names {preview(str(file))}, which holds no certificates: {error}") from error

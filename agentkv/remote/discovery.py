@@ -12,13 +12,13 @@ from typing_extensions import TypedDict
 
 from .._types.errors import ModelError
 from .._types.log import log
-from .errors import Busy
-from .server_info import Facts
+from .errors import RetryableError
+from .server_info import ServerInfo
 
 if TYPE_CHECKING:
     from agentkv_runtime.text.tokenizer import Tokenizer
 
-    from .protocol import Wire
+    from .protocol import ServerProtocol
     from .replicas import Replicas
 
 T = TypeVar("T")
@@ -34,25 +34,25 @@ class _Tokenized(TypedDict):
 _TOKENIZED = TypeAdapter(_Tokenized)
 
 
-async def told_facts(wire: Wire, replicas: Replicas) -> Facts:
+async def probe_servers(wire: ServerProtocol, replicas: Replicas) -> ServerInfo:
     """Of all servers that answer, one at least. Raises RemoteError, ModelError."""
     told = await _by_all([wire.facts(replica.connection) for replica in replicas.all])
-    facts = [each for each in told if isinstance(each, Facts)]
+    facts = [each for each in told if isinstance(each, ServerInfo)]
     for each in told:
-        if isinstance(each, Exception) and not isinstance(each, Busy):
+        if isinstance(each, Exception) and not isinstance(each, RetryableError):
             raise each
     for replica, each in zip(replicas.all, told, strict=True):
-        if isinstance(each, Facts):
+        if isinstance(each, ServerInfo):
             continue
-        if isinstance(each, Busy) and not facts:
+        if isinstance(each, RetryableError) and not facts:
             raise each.error from each
-        why = str(each) if isinstance(each, Busy) else "it takes long to say what it serves"
+        why = str(each) if isinstance(each, RetryableError) else "it takes long to say what it serves"
         replica.failed(why, None)
         log.warning("a server does not answer; the others do its work", host=replica.connection.host, error=why)
     return _common(facts)
 
 
-def _common(facts: list[Facts]) -> Facts:
+def _common(facts: list[ServerInfo]) -> ServerInfo:
     """What all of them promise. Raises ModelError where they serve different models."""
     if len({(each.model, each.fingerprint) for each in facts}) > 1:
         named = sorted({f"{each.model} ({each.fingerprint[-12:] or 'unnamed weights'})" for each in facts})

@@ -14,30 +14,30 @@ import numpy as np
 import numpy.typing as npt
 
 from .._types.errors import InvalidInput
-from ..output._spec import told_output
+from ..output._spec import output_to_json
 from ..output._thought import Thought
-from .branches import BranchTable, LogChange, RemoteBranch
-from .jobs import Emitted, ExtendJob, Finished, GenerateJob, Job, LogitsJob, SelectJob
-from .no_cells import WithoutCells
+from .branches import BranchLog, BranchTable, RemoteLogChange
+from .jobs import GenerateJob, LogitsJob, RemoteEmitted, RemoteExtendJob, RemoteFinished, RemoteJob, SelectJob
+from .no_cells import NullCellVerbs
 from .options import RemoteOptions
-from .protocol import Again, Ask, Fed, Heard
+from .protocol import GenerateRequest, PrefillEvent, RetryEvent, ServerEvent
 from .publishing import AttachJob, PublishJob, place_of
 from .reports import Counters, Report
 
 if TYPE_CHECKING:
     from .._documents.conversations import SavedConversations
-    from .network import Asked, Exchange
+    from .network import Asked, NetworkThread
     from .publishing import NamedAsked
 
 WARM_FROM = 256  # tokens: fewer than these are not worth a request of their own, and go with the next one
 
 
-class RemoteEngine(WithoutCells):
+class RemoteEngine(NullCellVerbs):
     """Branches and jobs over one model that servers serve. All calls but `hear` come from the step loop's thread."""
 
     def __init__(
         self,
-        exchange: Exchange,
+        exchange: NetworkThread,
         token_bytes: Sequence[bytes],
         eos_ids: Sequence[int],
         special_ids: Iterable[int],
@@ -48,13 +48,15 @@ class RemoteEngine(WithoutCells):
         super().__init__(BranchTable(max_positions, capacity), vocab_size)
         self._exchange = exchange
         self._token_bytes = token_bytes
-        self._heard: deque[tuple[int, Heard]] = deque()
-        self._jobs: dict[int, Job] = {}
+        self._heard: deque[tuple[int, ServerEvent]] = deque()
+        self._jobs: dict[int, RemoteJob] = {}
         self._next_job = 0
-        self._asked: dict[int, Job] = {}  # by request: a job that waited for room asks anew, while its last one ends
+        self._asked: dict[
+            int, RemoteJob
+        ] = {}  # by request: a job that waited for room asks anew, while its last one ends
         self._next_request = 0
-        self._emitted: list[Emitted] = []
-        self._finished: list[Finished] = []
+        self._emitted: list[RemoteEmitted] = []
+        self._finished: list[RemoteFinished] = []
         self._full: list[int] = []
         self._held: set[int] = set()
         self.eos_ids = list(eos_ids)
@@ -67,7 +69,7 @@ class RemoteEngine(WithoutCells):
 
     # What the network tells.
 
-    def hear(self, request: int, heard: Heard) -> None:
+    def hear(self, request: int, heard: ServerEvent) -> None:
         """The server told something of a request; from any thread."""
         self._heard.append((request, heard))
 
@@ -96,11 +98,11 @@ class RemoteEngine(WithoutCells):
         """The bytes of a token."""
         return self._token_bytes[token] if token < len(self._token_bytes) else b""
 
-    def soon(self, job: Job, heard: Heard) -> None:
+    def soon(self, job: RemoteJob, heard: ServerEvent) -> None:
         """It hears this with what is settled next, as if a server had told it."""
         self._heard.append((self._request(job), heard))
 
-    def emit(self, emitted: Emitted) -> None:
+    def emit(self, emitted: RemoteEmitted) -> None:
         """A reader gets a token."""
         self._emitted.append(emitted)
 
@@ -108,7 +110,7 @@ class RemoteEngine(WithoutCells):
         """A generation waits for room."""
         self._full.append(job)
 
-    def ended(self, job: Job) -> None:
+    def ended(self, job: RemoteJob) -> None:
         """A job has ended."""
         del self._jobs[job.id]
         self._forget(job.request)
@@ -116,35 +118,35 @@ class RemoteEngine(WithoutCells):
         if job.branch.id in self.branches:
             self.branches.tell(job.branch)
 
-    def hold_back(self, job: Job, held: bool) -> None:
+    def hold_back(self, job: RemoteJob, held: bool) -> None:
         """The reader of a generation is too far behind, or is not any more."""
         if held != (job.request in self._held):
             (self._held.add if held else self._held.discard)(job.request)
             self._exchange.hold_back(job.request, held)
 
-    def hang_up(self, job: Job, at_once: bool) -> None:
+    def hang_up(self, job: RemoteJob, at_once: bool) -> None:
         """Nobody listens any more. Not `at_once` where the server ends by itself with the same token, and its
         connection can be used again."""
         self._forget(job.request)
         self._exchange.hang_up(job.request, at_once)
 
-    def ask_generation(self, job: Job, ask: Ask) -> None:
+    def ask_generation(self, job: RemoteJob, ask: GenerateRequest) -> None:
         """Tokens behind a prompt."""
         self._exchange.generate(self._request(job), job.branch.root, ask)
 
-    def ask_prefill(self, job: Job, tokens: list[int]) -> None:
+    def ask_prefill(self, job: RemoteJob, tokens: list[int]) -> None:
         """A prompt into the server's cache."""
         self._exchange.ask(self._request(job), job.branch.root, lambda wire, http: wire.prefill(http, tokens))
 
-    def ask_logits(self, job: Job, tokens: list[int]) -> None:
+    def ask_logits(self, job: RemoteJob, tokens: list[int]) -> None:
         """A row."""
         self._exchange.ask(self._request(job), job.branch.root, lambda wire, http: wire.logits(http, tokens))
 
-    def ask_select(self, job: Job, tokens: list[int], choices: list[list[int]]) -> None:
+    def ask_select(self, job: RemoteJob, tokens: list[int], choices: list[list[int]]) -> None:
         """Scores."""
         self._exchange.ask(self._request(job), job.branch.root, lambda wire, http: wire.select(http, tokens, choices))
 
-    def ask_named(self, job: Job, name: str, asked: NamedAsked) -> None:
+    def ask_named(self, job: RemoteJob, name: str, asked: NamedAsked) -> None:
         """About what the server keeps under a name."""
         self._exchange.ask(self._request(job), place_of(name), cast("Asked", asked))
 
@@ -230,7 +232,7 @@ class RemoteEngine(WithoutCells):
     def extend(self, branch: int, tokens: Iterable[int]) -> int:
         found, given = self.branches.idle(branch), self.check_tokens(tokens)
         self.branches.check_positions(found, len(given))
-        return self._begun(ExtendJob(self._next_job, found, self, given))
+        return self._begun(RemoteExtendJob(self._next_job, found, self, given))
 
     def generate(self, branch: int, options: RemoteOptions) -> int:
         found = self._started(branch)
@@ -242,7 +244,7 @@ class RemoteEngine(WithoutCells):
                 "a server like this cannot be told how many tokens may be reasoning; leave thinking out, or have its "
                 "chat template turn reasoning off: Context.branch(template=...)"
             )
-        output = told_output(options.constraint)
+        output = output_to_json(options.constraint)
         last = found.output
         was_cut = last is not None and last.began < last.end and last.goes_on(options.constraint, len(found))
         if output is not None and was_cut and not self.outputs_go_on:
@@ -282,7 +284,7 @@ class RemoteEngine(WithoutCells):
         if job in self._jobs:
             self._jobs[job].ack(tokens)
 
-    def take_changes(self) -> Sequence[LogChange]:
+    def take_changes(self) -> Sequence[RemoteLogChange]:
         return self.branches.take_changes()
 
     def stats(self) -> Counters:
@@ -304,17 +306,17 @@ class RemoteEngine(WithoutCells):
     def set_digests(self, on: bool) -> None:
         pass  # rows of logits stay with the server
 
-    def _count(self, heard: Heard) -> None:
+    def _count(self, heard: ServerEvent) -> None:
         """What is counted, whoever still listens."""
-        if isinstance(heard, Fed):
+        if isinstance(heard, PrefillEvent):
             cached = heard.cached or 0
             self.stats_.reused += cached
             self.stats_.prefilled += heard.tokens - cached
             self.stats_.tokens += heard.tokens - cached
-        elif isinstance(heard, Again):
+        elif isinstance(heard, RetryEvent):
             self.stats_.retries += 1
 
-    def _request(self, job: Job) -> int:
+    def _request(self, job: RemoteJob) -> int:
         """The number of what a job asks next."""
         self._forget(job.request)
         job.request = self._next_request
@@ -326,13 +328,13 @@ class RemoteEngine(WithoutCells):
         self._asked.pop(request, None)
         self._held.discard(request)
 
-    def _begun(self, job: Job) -> int:
+    def _begun(self, job: RemoteJob) -> int:
         self._jobs[job.id] = job
         self._next_job += 1
         job.begin()
         return job.id
 
-    def _started(self, branch: int) -> RemoteBranch:
+    def _started(self, branch: int) -> BranchLog:
         found = self.branches.idle(branch)
         if not len(found):
             raise InvalidInput(f"branch {branch} holds no token yet: extend it first")

@@ -28,7 +28,7 @@ _OF_POSITIONS = {"input_tokens", "max_tokens"}  # parameters that vLLM refuses t
 _WHICH = 'is it what `backend` of connect names ("vllm": vLLM, "agentkv": agentkv serve), and is its URL like http://host:8000/v1?'
 
 
-class Busy(Exception):
+class RetryableError(Exception):
     """A server that answers later, or not at all: what it was asked can be asked again.
 
     Attributes:
@@ -67,9 +67,9 @@ def event_error(host: str, error: Mapping[str, Any], status: int | None = None, 
     little time and it `got_on`, or has no room for it, as its status would say had it not begun to read the prompt."""
     told = error_of(host, error, status)
     if not got_on and error.get("type") == "rate_limit_error":
-        return Busy(told)
+        return RetryableError(told)
     if isinstance(told, ContextClosed) or (got_on and error.get("code") == "timeout"):
-        return Busy(RemoteError(str(told), status))
+        return RetryableError(RemoteError(str(told), status))
     return told
 
 
@@ -85,7 +85,7 @@ def refusal(response: httpx.Response, body: bytes) -> Exception:
         error = RemoteError(str(error), status)
     if status == 404 and not isinstance(error, BranchNotFound):
         error = RemoteError(f"{error}; {_WHICH}", status)
-    return Busy(error, _seconds(response)) if status in BUSY else error
+    return RetryableError(error, _seconds(response)) if status in BUSY else error
 
 
 def unreachable(error: httpx.RequestError, host: str, silence: float | None) -> Exception:
@@ -94,8 +94,10 @@ def unreachable(error: httpx.RequestError, host: str, silence: float | None) -> 
     if any(isinstance(cause, ssl.SSLError) for cause in _causes(error)):
         return RemoteError(f"{host} is not who it must be, or speaks no TLS ({why}); see `verify` of connect")
     if isinstance(error, httpx.ReadTimeout):
-        return Busy(RemoteError(f"{host} went silent for {silence:g} s; if it only takes long, pass a larger timeout"))
-    return Busy(RemoteError(f"{host} cannot be reached, or hung up ({why}); is the server running?"))
+        return RetryableError(
+            RemoteError(f"{host} went silent for {silence:g} s; if it only takes long, pass a larger timeout")
+        )
+    return RetryableError(RemoteError(f"{host} cannot be reached, or hung up ({why}); is the server running?"))
 
 
 def no_way(error: Exception, host: str) -> RemoteError:
@@ -108,7 +110,7 @@ def no_way(error: Exception, host: str) -> RemoteError:
     )
 
 
-def oddness(error: ValidationError) -> str:
+def schema_mismatch(error: ValidationError) -> str:
     """How an answer is not of the shape that was asked for."""
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     if first["type"] == "json_invalid":
@@ -117,15 +119,15 @@ def oddness(error: ValidationError) -> str:
     return f"oddly ({where}: {first['msg'][:200]})"
 
 
-def garbled(host: str, what: str) -> RemoteError:
+def bad_response(host: str, what: str) -> RemoteError:
     """Something that is no protocol of ours."""
     return RemoteError(f"{host} answered {what}; {_WHICH}")
 
 
-def cut_off(host: str, reason: str = "") -> Busy:
+def cut_off(host: str, reason: str = "") -> RetryableError:
     """A stream that ended before the generation did."""
     why = f" ({reason})" if reason else ""
-    return Busy(RemoteError(f"{host} ended a generation in the middle{why}"))
+    return RetryableError(RemoteError(f"{host} ended a generation in the middle{why}"))
 
 
 def _seconds(response: httpx.Response) -> float | None:

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from .._types.errors import AgentKVError
-from .errors import Busy, garbled, no_way, oddness, refusal, unreachable
+from .errors import RetryableError, bad_response, no_way, refusal, schema_mismatch, unreachable
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Exception)
@@ -24,7 +24,7 @@ _NONE: dict[str, str] = {}
 _BROKEN = (httpx.TransportError, httpx.DecodingError)
 
 
-class Connection:
+class ServerConnection:
     """One server. Everything raises AgentKVError, or Busy for what can be asked again. An answer that is not of the
     shape that was asked for is RemoteError."""
 
@@ -61,7 +61,7 @@ class Connection:
         """The JSON of server-sent events, as they come; those that are not whole are not told."""
         async with self._answer("POST", path, to_json(body)) as response:
             if not response.headers.get("content-type", "").startswith("text/event-stream"):
-                raise garbled(self.host, "with no stream of events")
+                raise bad_response(self.host, "with no stream of events")
             async with aclosing(self._told(response, shape)) as told:
                 yield told
 
@@ -77,20 +77,20 @@ class Connection:
         try:
             async with self._http.stream(method, path, content=content, headers={**_JSON, **headers}) as response:
                 if "," in response.headers.get("content-encoding", ""):  # grows a thousandfold with each of them
-                    raise garbled(self.host, "with a body that is packed twice")
+                    raise bad_response(self.host, "with a body that is packed twice")
                 if response.status_code != 200:
                     raise refusal(response, await _body(response, self.host, _MOST_REFUSAL_BYTES))
                 yield response
         except _BROKEN as error:  # without it as a cause: its text is as the server wrote it
             raise self.without_key(unreachable(error, self.host, self._http.timeout.read)) from None
-        except (AgentKVError, Busy) as error:
+        except (AgentKVError, RetryableError) as error:
             raise self.without_key(error) from None
         except Exception as error:  # of the way there
             raise self.without_key(no_way(error, self.host)) from None
 
     def without_key(self, error: E) -> E:
         """The same error, cut to a length, with the key taken out of what a server said."""
-        said: Exception = error.error if isinstance(error, Busy) else error
+        said: Exception = error.error if isinstance(error, RetryableError) else error
         said.args = tuple(self._shown(arg) if isinstance(arg, str) else arg for arg in said.args)
         return error
 
@@ -117,14 +117,14 @@ class Connection:
                     yield self._shaped(data, shape)
             searched = len(waiting)
             if searched > MOST_BYTES:
-                raise garbled(self.host, "with an event that does not end")
+                raise bad_response(self.host, "with an event that does not end")
 
     def _shaped(self, data: bytes, shape: TypeAdapter[T]) -> T:
         try:
             return shape.validate_json(data)
         except ValidationError as error:
-            how = oddness(error)
-        raise self.without_key(garbled(self.host, how))
+            how = schema_mismatch(error)
+        raise self.without_key(bad_response(self.host, how))
 
 
 async def _body(response: httpx.Response, host: str, most: int) -> bytes:
@@ -132,7 +132,7 @@ async def _body(response: httpx.Response, host: str, most: int) -> bytes:
     async for piece in response.aiter_bytes():
         body += piece
         if len(body) > most:
-            raise garbled(host, f"with more than {most:,} bytes")
+            raise bad_response(host, f"with more than {most:,} bytes")
     return bytes(body)
 
 

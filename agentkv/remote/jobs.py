@@ -17,8 +17,20 @@ import numpy as np
 import numpy.typing as npt
 
 from .._types.errors import ContextFull, RemoteError
-from .branches import Output, RemoteBranch
-from .protocol import Again, Anew, Ask, Ended, Failed, Fed, Heard, Made, Row, Scores, Top
+from .branches import BranchLog, OutputSpan
+from .protocol import (
+    EndEvent,
+    ErrorEvent,
+    GenerateRequest,
+    LogitsEvent,
+    PrefillEvent,
+    RestartEvent,
+    RetryEvent,
+    Scores,
+    ServerEvent,
+    TokensEvent,
+    Top,
+)
 from .stop_strings import StopMatcher
 
 if TYPE_CHECKING:
@@ -27,7 +39,7 @@ if TYPE_CHECKING:
     from .options import RemoteOptions
 
 
-class Emitted(NamedTuple):
+class RemoteEmitted(NamedTuple):
     """See `_engine.interface.Emitted`."""
 
     job: int
@@ -38,7 +50,7 @@ class Emitted(NamedTuple):
 
 
 @dataclass(slots=True)
-class Finished:
+class RemoteFinished:
     """See `_engine.interface.Finished`."""
 
     job: int
@@ -59,17 +71,17 @@ class Finished:
     published: PublishedBranch | None = None
 
 
-class Job(ABC):
+class RemoteJob(ABC):
     """A piece of work on one branch."""
 
     kind: str
 
-    def __init__(self, number: int, branch: RemoteBranch, engine: RemoteEngine) -> None:
+    def __init__(self, number: int, branch: BranchLog, engine: RemoteEngine) -> None:
         self.id = number
         self.request = -1  # the last that it asked
         self.branch = branch
         self.engine = engine
-        self.outcome = Finished(number, self.kind)
+        self.outcome = RemoteFinished(number, self.kind)
         self.waits = False  # for room
         self.done = False
         self._began = time.perf_counter()
@@ -80,16 +92,16 @@ class Job(ABC):
         """Asks the server. What needs no server may end here."""
 
     @abstractmethod
-    def told(self, heard: Heard) -> None:
+    def told(self, heard: ServerEvent) -> None:
         """The server told something, but for a failure."""
 
-    def hear(self, heard: Heard) -> None:
+    def hear(self, heard: ServerEvent) -> None:
         """The server told something."""
         if self.done:
             return
-        if isinstance(heard, Failed):
+        if isinstance(heard, ErrorEvent):
             self.failed(heard.error)
-        elif not isinstance(heard, Fed | Again):
+        elif not isinstance(heard, PrefillEvent | RetryEvent):
             self.told(heard)
 
     def failed(self, error: Exception) -> None:
@@ -133,12 +145,12 @@ class Job(ABC):
         return time.perf_counter() - self._began
 
 
-class ExtendJob(Job):
+class RemoteExtendJob(RemoteJob):
     """Appends tokens. The server is given them now if they are many, else with the next request."""
 
     kind = "extend"
 
-    def __init__(self, number: int, branch: RemoteBranch, engine: RemoteEngine, tokens: Sequence[int]) -> None:
+    def __init__(self, number: int, branch: BranchLog, engine: RemoteEngine, tokens: Sequence[int]) -> None:
         super().__init__(number, branch, engine)
         self._tokens = list(tokens)
         branch.made = None
@@ -149,14 +161,14 @@ class ExtendJob(Job):
         if self._tokens and len(whole) - self.branch.sent >= self.engine.warm_from:
             self.engine.ask_prefill(self, whole)
         else:
-            self.engine.soon(self, Fed(0, 0))  # not at once: until it is reported, it can be cancelled
+            self.engine.soon(self, PrefillEvent(0, 0))  # not at once: until it is reported, it can be cancelled
 
-    def told(self, heard: Heard) -> None:
+    def told(self, heard: ServerEvent) -> None:
         raise AssertionError("nothing but how many tokens it was given")
 
-    def hear(self, heard: Heard) -> None:
+    def hear(self, heard: ServerEvent) -> None:
         super().hear(heard)
-        if isinstance(heard, Fed) and not self.done:
+        if isinstance(heard, PrefillEvent) and not self.done:
             self._append()
             if heard.tokens:
                 self.branch.sent = len(self.branch)
@@ -168,7 +180,7 @@ class ExtendJob(Job):
         self.branch.made = (self.id, length)
 
 
-class LogitsJob(Job):
+class LogitsJob(RemoteJob):
     """The next-token logits."""
 
     kind = "logits"
@@ -176,39 +188,39 @@ class LogitsJob(Job):
     def begin(self) -> None:
         self.engine.ask_logits(self, self.branch.log.tolist())
 
-    def told(self, heard: Heard) -> None:
-        assert isinstance(heard, Row)
+    def told(self, heard: ServerEvent) -> None:
+        assert isinstance(heard, LogitsEvent)
         self.outcome.logits = heard.logits
         self.branch.sent = len(self.branch)
         self.finish()
 
 
-class SelectJob(Job):
+class SelectJob(RemoteJob):
     """Scores of continuations."""
 
     kind = "select"
 
-    def __init__(self, number: int, branch: RemoteBranch, engine: RemoteEngine, choices: list[list[int]]) -> None:
+    def __init__(self, number: int, branch: BranchLog, engine: RemoteEngine, choices: list[list[int]]) -> None:
         super().__init__(number, branch, engine)
         self._choices = choices
 
     def begin(self) -> None:
         self.engine.ask_select(self, self.branch.log.tolist(), self._choices)
 
-    def told(self, heard: Heard) -> None:
+    def told(self, heard: ServerEvent) -> None:
         assert isinstance(heard, Scores)
         self.outcome.scores = heard.logprobs
         self.branch.sent = len(self.branch)
         self.finish()
 
 
-class GenerateJob(Job):
+class GenerateJob(RemoteJob):
     """Samples tokens. Which of them are kept is decided here: eos, stop strings and limits are ours."""
 
     kind = "generate"
 
     def __init__(
-        self, number: int, branch: RemoteBranch, engine: RemoteEngine, options: RemoteOptions, output: Any
+        self, number: int, branch: BranchLog, engine: RemoteEngine, options: RemoteOptions, output: Any
     ) -> None:
         super().__init__(number, branch, engine)
         self._options = options
@@ -228,7 +240,7 @@ class GenerateJob(Job):
         """It is a new one, or goes on with the branch's last."""
         constraint, last, length = self._options.constraint, self.branch.output, len(self.branch)
         if constraint is not None and (last is None or not last.goes_on(constraint, length)):
-            self.branch.output = Output(constraint, length, length, False)
+            self.branch.output = OutputSpan(constraint, length, length, False)
 
     def begin(self) -> None:
         if self._left() == 0:
@@ -237,9 +249,9 @@ class GenerateJob(Job):
         self._reason = None
         self.engine.ask_generation(self, self._ask())
 
-    def _ask(self) -> Ask:
+    def _ask(self) -> GenerateRequest:
         options, output = self._options, self.branch.output
-        return Ask(
+        return GenerateRequest(
             tokens=self.branch.log.tolist(),
             max_tokens=self._left(),
             sampling=options.sampling,
@@ -254,17 +266,17 @@ class GenerateJob(Job):
             read=options.emit,
         )
 
-    def told(self, heard: Heard) -> None:
-        if isinstance(heard, Made):
+    def told(self, heard: ServerEvent) -> None:
+        if isinstance(heard, TokensEvent):
             ids = (token for top in heard.tops for token, _ in top)
             if (last := max((*heard.tokens, *ids), default=0)) >= self.engine.vocab_size:
                 self._refuse(last)
                 return
             tops = heard.tops or [[]] * len(heard.tokens)
             self._waiting.extend(zip(heard.tokens, heard.logprobs, tops, strict=True))
-        elif isinstance(heard, Ended):
+        elif isinstance(heard, EndEvent):
             self._reason = heard.reason
-        elif isinstance(heard, Anew):
+        elif isinstance(heard, RestartEvent):
             self._forget_all()
         self._go_through()
 
@@ -368,7 +380,7 @@ class GenerateJob(Job):
         if reason is not None:
             self._matcher.finish()
         if self._options.emit:
-            self.engine.emit(Emitted(self.id, token, logprob, self._matcher.take_shown(), top))
+            self.engine.emit(RemoteEmitted(self.id, token, logprob, self._matcher.take_shown(), top))
             self._untaken += 1
         return reason
 

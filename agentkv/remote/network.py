@@ -13,24 +13,33 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .._types.errors import AgentKVError, BranchNotFound, ContextFull, PositionsExhausted, RemoteError, StepFailed
 from .._types.log import log
-from .errors import Busy
-from .protocol import Again, Anew, Ask, Ended, Failed, Heard, Made, Wire
+from .errors import RetryableError
+from .protocol import (
+    EndEvent,
+    ErrorEvent,
+    GenerateRequest,
+    RestartEvent,
+    RetryEvent,
+    ServerEvent,
+    ServerProtocol,
+    TokensEvent,
+)
 from .replicas import Replica, Replicas
 
 if TYPE_CHECKING:
     from .._types.info import ServerState
-    from .http import Connection
+    from .http import ServerConnection
 
-Asked: TypeAlias = Callable[[Wire, "Connection"], Awaitable[Heard | Sequence[Heard]]]
+Asked: TypeAlias = Callable[[ServerProtocol, "ServerConnection"], Awaitable[ServerEvent | Sequence[ServerEvent]]]
 
 OPENING_S = 30.0  # that a server may take to say what it serves
 DRAIN_S = 1.0  # how long a server may take to end what it was to end by itself
-_FULL = Ended("context_full")
+_FULL = EndEvent("context_full")
 _FIRST_PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 8.0
 
 
-class Opening:
+class OpenHandshake:
     """What is asked before all else, and may be given up by another thread than the one that waits for it."""
 
     def __init__(self) -> None:
@@ -51,7 +60,7 @@ class Opening:
         return asked.result()
 
 
-class Exchange:
+class NetworkThread:
     """Requests, by number. All methods may be called from any thread, and none waits for the network.
 
     Args:
@@ -66,16 +75,16 @@ class Exchange:
 
     def __init__(
         self,
-        wire: Wire,
+        wire: ServerProtocol,
         replicas: Callable[[], Replicas],
         retries: int,
         wake: Callable[[], None],
-        opening: Opening,
+        opening: OpenHandshake,
     ) -> None:
         self.wire = wire
         self._opening = opening
         self._retries = retries
-        self.hear: Callable[[int, Heard], None]
+        self.hear: Callable[[int, ServerEvent], None]
         self._wake = wake
         self._awake = False
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -96,7 +105,7 @@ class Exchange:
         self._loop.run_forever()
         self._runner.close()  # with all that is still to be cleaned up
 
-    def wait(self, work: Callable[[Wire, Replicas], Coroutine[Any, Any, Any]]) -> Any:
+    def wait(self, work: Callable[[ServerProtocol, Replicas], Coroutine[Any, Any, Any]]) -> Any:
         """What a coroutine returns that runs there. Blocks, for the opening alone. Raises RemoteError where that takes
         too long."""
 
@@ -151,7 +160,7 @@ class Exchange:
 
         self._loop.call_soon_threadsafe(self._begin, request, run)
 
-    def generate(self, request: int, root: int | None, ask: Ask) -> None:
+    def generate(self, request: int, root: int | None, ask: GenerateRequest) -> None:
         """Tokens as they come. Where a connection breaks, another request goes on behind those that came; what cannot
         go on begins again, or fails where somebody has read some of it."""
         made: list[int] = []
@@ -161,19 +170,19 @@ class Exchange:
                 return True
             if not ask.read:
                 made.clear()
-                self._tell(request, Anew())
+                self._tell(request, RestartEvent())
             return not ask.read
 
         async def once(replica: Replica) -> None:
             if (reason := ask.ended_with(made)) is not None:  # the connection broke before the server could say so
                 if reason == "length" and ask.output is not None:
                     reason = await self._ended_whole(replica, ask.after(made))
-                return self._tell(request, Ended(reason))
+                return self._tell(request, EndEvent(reason))
             async with aclosing(self.wire.generate(replica.connection, ask.after(made))) as told:
                 async for heard in told:
-                    if request in self._deaf and isinstance(heard, Made):
+                    if request in self._deaf and isinstance(heard, TokensEvent):
                         return  # it did not end by itself
-                    if isinstance(heard, Made):
+                    if isinstance(heard, TokensEvent):
                         made.extend(heard.tokens)
                     elif heard == _FULL and len(self._replicas.all) > 1:
                         raise ContextFull(f"{replica.connection.host} has no room for more of this generation")
@@ -186,18 +195,18 @@ class Exchange:
 
         self._loop.call_soon_threadsafe(self._begin, request, run)
 
-    async def _ended_whole(self, replica: Replica, ask: Ask) -> str:
+    async def _ended_whole(self, replica: Replica, ask: GenerateRequest) -> str:
         """How an output ended that has all the tokens that it may have: another one shows whether it was complete."""
         try:
             async with aclosing(self.wire.generate(replica.connection, replace(ask, max_tokens=1))) as told:
                 async for heard in told:
-                    if isinstance(heard, Ended) and heard.reason in ("eos", "stop"):
+                    if isinstance(heard, EndEvent) and heard.reason in ("eos", "stop"):
                         return heard.reason
-                    if isinstance(heard, Made | Ended):
+                    if isinstance(heard, TokensEvent | EndEvent):
                         break
         except (PositionsExhausted, ContextFull):  # nothing can follow
             pass
-        except Busy as busy:
+        except RetryableError as busy:
             if not isinstance(busy.error, ContextFull):
                 raise
         return "length"
@@ -216,7 +225,7 @@ class Exchange:
 
     def _ended(self, request: int, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:  # ours, or a log handler's
-            self._tell(request, Failed(_known(error)))
+            self._tell(request, ErrorEvent(_known(error)))
         del self._tasks[request]
         self._gates.pop(request, None)
         self._deaf.discard(request)
@@ -257,27 +266,27 @@ class Exchange:
                 async with self._replicas.place(root, broken) as replica:
                     await self._once(replica, once, broken)
                 return
-            except Busy as busy:
+            except RetryableError as busy:
                 failures = 0 if progress() > reached else failures
                 failures += replica not in broken
                 reached = progress()
                 if failures > self._retries or request in self._deaf or not goes_on():
-                    return self._tell(request, Failed(busy.error))
+                    return self._tell(request, ErrorEvent(busy.error))
                 log.warning("a server is asked again", host=replica.connection.host, error=str(busy), attempt=failures)
-                self._tell(request, Again())
+                self._tell(request, RetryEvent())
                 if replica not in broken:
                     await asyncio.sleep(_pause(failures, busy.seconds, len(self._replicas.all)))
             except asyncio.CancelledError:
                 raise
             except Exception as error:
-                return self._tell(request, Failed(_known(error)))
+                return self._tell(request, ErrorEvent(_known(error)))
 
     async def _once(self, replica: Replica, once: Callable[[Replica], Awaitable[None]], broken: set[Replica]) -> None:
         """One attempt. Raises Busy for what may be tried again, there or elsewhere."""
         try:
             await once(replica)
             replica.answered()
-        except Busy as busy:
+        except RetryableError as busy:
             replica.connection.without_key(busy)
             replica.failed(str(busy), busy.seconds)
             raise
@@ -287,10 +296,10 @@ class Exchange:
                 replica.failed(str(error), None)
             broken.add(replica)
             if len(broken) < len(self._replicas.all):
-                raise Busy(error) from None
+                raise RetryableError(error) from None
             raise
 
-    def _tell(self, request: int, heard: Heard) -> None:
+    def _tell(self, request: int, heard: ServerEvent) -> None:
         self.hear(request, heard)
         if not self._awake:
             self._awake = True

@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from .._types.errors import InvalidInput
-from .reports import Hold
+from .reports import EmptyPin
 
 if TYPE_CHECKING:
     from .branches import BranchTable
 
 
-class NoCells:
+class NullCellStore:
     """Fills `CellStore`: what is kept here is tokens, and cells are the server's."""
 
     kv_bytes = mapped_bytes = states = cell_bytes = allocated_cells = 0
@@ -46,7 +46,7 @@ class NoCells:
         pass
 
 
-class WithoutCells:
+class NullCellVerbs:
     """What of `StepEngine` is about cells. Branches that are stored or set aside are their tokens."""
 
     def __init__(self, branches: BranchTable, vocab_size: int) -> None:
@@ -64,21 +64,21 @@ class WithoutCells:
     def cells_of(self, branches: Sequence[int]) -> int:
         return 0
 
-    def pin(self, branches: Sequence[int]) -> tuple[Hold, Sequence[Any]]:
+    def pin(self, branches: Sequence[int]) -> tuple[EmptyPin, Sequence[Any]]:
         from agentkv_runtime.engine import StoredBranch
 
         none, unknown = np.zeros((0, 3), np.int32), np.zeros(0, np.float32)
         found = [self.branches.at(branch) for branch in branches]
-        return Hold(), [
+        return EmptyPin(), [
             StoredBranch(b.log, none, rng_stream=b.stream, forks=b.forks, next_logits=unknown) for b in found
         ]
 
-    def pin_unshared(self, branch: int) -> Hold:
+    def pin_unshared(self, branch: int) -> EmptyPin:
         self.branches.idle(branch)
-        return Hold()
+        return EmptyPin()
 
-    def reserve(self, rows: int, align: int = 0) -> Hold:
-        return Hold(rows=rows)
+    def reserve(self, rows: int, align: int = 0) -> EmptyPin:
+        return EmptyPin(rows=rows)
 
     def pinned_cells(self, hold: int, first: int, count: int) -> Sequence[int]:
         return ()

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from .errors import cut_off, garbled
+from .errors import bad_response, cut_off
 
 if TYPE_CHECKING:
     from .._documents.published import PublishedBranch
-    from .http import Connection
-    from .server_info import Facts
+    from .http import ServerConnection
+    from .server_info import ServerInfo
 
 TokenId: TypeAlias = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
 Count: TypeAlias = Annotated[int, Field(ge=0, lt=2**53)]
@@ -26,7 +26,7 @@ Top: TypeAlias = list[tuple[int, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class GenerateRequest:
     """A generation behind these tokens.
 
     Attributes:
@@ -64,7 +64,7 @@ class Ask:
             return "eos"
         return "length" if len(made) >= self.max_tokens else None
 
-    def after(self, made: Sequence[int]) -> Ask:
+    def after(self, made: Sequence[int]) -> GenerateRequest:
         """The rest, once so many of its tokens are known."""
         return replace(
             self,
@@ -75,7 +75,7 @@ class Ask:
         )
 
 
-class Made(NamedTuple):
+class TokensEvent(NamedTuple):
     """Tokens that a generation made, one log-probability each, and the likeliest in each place if asked for."""
 
     tokens: list[int]
@@ -83,35 +83,37 @@ class Made(NamedTuple):
     tops: list[Top]
 
 
-def made(host: str, tokens: list[int], logprobs: list[float] | None, tops: list[Top] | None, wanted: int) -> Made:
+def made(
+    host: str, tokens: list[int], logprobs: list[float] | None, tops: list[Top] | None, wanted: int
+) -> TokensEvent:
     """Raises RemoteError where a token lacks what was asked for with it."""
     tops = tops if wanted and tops is not None else []
     if len(logprobs or ()) != len(tokens) or (wanted and len(tops) != len(tokens)):
-        raise garbled(host, "with tokens that lack their log-probabilities")
-    return Made(tokens, logprobs or [], tops)
+        raise bad_response(host, "with tokens that lack their log-probabilities")
+    return TokensEvent(tokens, logprobs or [], tops)
 
 
-class Fed(NamedTuple):
+class PrefillEvent(NamedTuple):
     """The server was given so many tokens in front, of which it had some in its cache; None where it does not say."""
 
     tokens: int
     cached: int | None
 
 
-class Ended(NamedTuple):
+class EndEvent(NamedTuple):
     """A generation has ended: "eos", "stop", "length" or "context_full", as far as the server knows."""
 
     reason: str
 
 
-def ended(host: str, reason: str, known: frozenset[str]) -> Ended:
+def ended(host: str, reason: str, known: frozenset[str]) -> EndEvent:
     """Raises Busy for an end that is none of a generation's: a server that gave it up."""
     if reason not in known:
         raise cut_off(host, reason)
-    return Ended(reason)
+    return EndEvent(reason)
 
 
-class Row(NamedTuple):
+class LogitsEvent(NamedTuple):
     """Next-token logits, float32 [vocab]: up to a constant, and -inf where the server did not tell."""
 
     logits: npt.NDArray[np.float32]
@@ -144,56 +146,71 @@ class Attached(NamedTuple):
     revision: str
 
 
-class Again(NamedTuple):
+class RetryEvent(NamedTuple):
     """It is asked for again: a server did not answer, or broke off."""
 
 
-class Anew(NamedTuple):
+class RestartEvent(NamedTuple):
     """What it made is void: it begins again."""
 
 
-class Failed(NamedTuple):
+class ErrorEvent(NamedTuple):
     """It came to nothing."""
 
     error: Exception
 
 
-Heard: TypeAlias = Made | Fed | Ended | Row | Scores | Published | Attached | Again | Anew | Failed
+ServerEvent: TypeAlias = (
+    TokensEvent
+    | PrefillEvent
+    | EndEvent
+    | LogitsEvent
+    | Scores
+    | Published
+    | Attached
+    | RetryEvent
+    | RestartEvent
+    | ErrorEvent
+)
 
 
-class Wire(Protocol):
+class ServerProtocol(Protocol):
     """What one kind of server speaks. Everything raises RemoteError and its like, or httpx's errors.
 
     Attributes:
-        goes_on: can a request go on with what another one began, where that counts (`Ask.depends_on_made`)?
+        goes_on: can a request go on with what another one began, where that counts (`GenerateRequest.depends_on_made`)?
     """
 
     goes_on: bool
 
-    def knows(self, facts: Facts, vocab_size: int) -> None:
+    def knows(self, facts: ServerInfo, vocab_size: int) -> None:
         """What the servers serve, and how many tokens it has; told once, before all but `facts`."""
 
-    async def facts(self, http: Connection) -> Facts:
+    async def facts(self, http: ServerConnection) -> ServerInfo:
         """What it serves."""
 
-    def generate(self, http: Connection, ask: Ask) -> AsyncGenerator[Made | Fed | Ended]:
+    def generate(
+        self, http: ServerConnection, ask: GenerateRequest
+    ) -> AsyncGenerator[TokensEvent | PrefillEvent | EndEvent]:
         """The tokens as they come, and at last Ended."""
 
-    async def prefill(self, http: Connection, tokens: list[int]) -> Fed:
+    async def prefill(self, http: ServerConnection, tokens: list[int]) -> PrefillEvent:
         """Has the server compute these tokens, for what comes later."""
 
-    async def logits(self, http: Connection, tokens: list[int]) -> tuple[Fed, Row]:
+    async def logits(self, http: ServerConnection, tokens: list[int]) -> tuple[PrefillEvent, LogitsEvent]:
         """What may follow these tokens."""
 
-    async def select(self, http: Connection, tokens: list[int], choices: list[list[int]]) -> tuple[Fed, Scores]:
+    async def select(
+        self, http: ServerConnection, tokens: list[int], choices: list[list[int]]
+    ) -> tuple[PrefillEvent, Scores]:
         """How likely each choice is as a continuation."""
 
 
-class PublishingWire(Wire, Protocol):
+class PublishingProtocol(ServerProtocol, Protocol):
     """What a server speaks that keeps branches under names."""
 
-    async def publish(self, http: Connection, name: str, publication: Publication) -> Published:
+    async def publish(self, http: ServerConnection, name: str, publication: Publication) -> Published:
         """Has the server keep a branch. Raises BranchExists."""
 
-    async def attach(self, http: Connection, name: str) -> Attached:
+    async def attach(self, http: ServerConnection, name: str) -> Attached:
         """What it keeps under a name. Raises BranchNotFound."""

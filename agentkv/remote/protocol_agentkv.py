@@ -11,27 +11,27 @@ from typing_extensions import TypedDict
 
 from .._documents.published import PublishedBranch
 from .._types.errors import ModelError, RemoteError
-from .errors import cut_off, event_error, garbled
+from .errors import bad_response, cut_off, event_error
 from .protocol import (
-    Ask,
     Attached,
     Count,
-    Ended,
-    Fed,
+    EndEvent,
+    GenerateRequest,
+    LogitsEvent,
     Logprob,
-    Made,
+    PrefillEvent,
     Publication,
     Published,
-    Row,
     Scores,
     TokenId,
+    TokensEvent,
     ended,
     made,
 )
-from .server_info import Facts
+from .server_info import ServerInfo
 
 if TYPE_CHECKING:
-    from .http import Connection
+    from .http import ServerConnection
 
 
 class _Served(TypedDict):
@@ -102,13 +102,13 @@ class AgentKV:
         self._vocab_size = 0
         self._of_model: dict[str, str] = {}
 
-    def knows(self, facts: Facts, vocab_size: int) -> None:
+    def knows(self, facts: ServerInfo, vocab_size: int) -> None:
         """Requests name the model, and the cache where all have the same: a server that has others by now refuses
         them."""
         self._vocab_size = vocab_size
         self._of_model = {"fingerprint": facts.fingerprint} | ({"cache": facts.cache} if facts.cache else {})
 
-    async def facts(self, http: Connection) -> Facts:
+    async def facts(self, http: ServerConnection) -> ServerInfo:
         """Of its model, the tokenizer included. Raises ModelError for a model that it does not have."""
         told = await http.get("tokens", _SERVED)
         names = told["names"]
@@ -116,9 +116,11 @@ class AgentKV:
             raise ModelError(f"{http.host} has no model {self._model!r}; it has {', '.join(names)}")
         files = (await http.get("tokens/tokenizer", _TOKENIZER))["files"]
         known = {name: value for name, value in told.items() if name != "names"}
-        return Facts(model=self._model or names[0], tokenizer_files=files, **known)  # type: ignore[arg-type]
+        return ServerInfo(model=self._model or names[0], tokenizer_files=files, **known)  # type: ignore[arg-type]
 
-    async def generate(self, http: Connection, ask: Ask) -> AsyncGenerator[Made | Fed | Ended]:
+    async def generate(
+        self, http: ServerConnection, ask: GenerateRequest
+    ) -> AsyncGenerator[TokensEvent | PrefillEvent | EndEvent]:
         """The tokens as they come, and at last Ended."""
         body = {
             "tokens": ask.tokens,
@@ -147,36 +149,38 @@ class AgentKV:
                     return
         raise cut_off(http.host)
 
-    async def prefill(self, http: Connection, tokens: list[int]) -> Fed:
+    async def prefill(self, http: ServerConnection, tokens: list[int]) -> PrefillEvent:
         """Computes them, and nothing else."""
         body = {"tokens": tokens} | self._of_model
         return _fed(tokens, (await http.post("tokens/prefill", body, _PREFILLED))["cached"])
 
-    async def logits(self, http: Connection, tokens: list[int]) -> tuple[Fed, Row]:
+    async def logits(self, http: ServerConnection, tokens: list[int]) -> tuple[PrefillEvent, LogitsEvent]:
         """The whole row, as it is there."""
         body, headers = await http.post_for_bytes("tokens/logits", {"tokens": tokens} | self._of_model)
         cached = headers.get("x-cached", "")
         if len(body) != 4 * self._vocab_size or not (cached.isdecimal() and len(cached) < 10):
-            raise garbled(http.host, f"with {len(body)} bytes instead of {self._vocab_size} logits")
+            raise bad_response(http.host, f"with {len(body)} bytes instead of {self._vocab_size} logits")
         row = np.frombuffer(body, "<f4").astype(np.float32)
         if np.isnan(row).any():
-            raise garbled(http.host, "with logits that are no numbers")
-        return _fed(tokens, int(cached)), Row(row)
+            raise bad_response(http.host, "with logits that are no numbers")
+        return _fed(tokens, int(cached)), LogitsEvent(row)
 
-    async def select(self, http: Connection, tokens: list[int], choices: list[list[int]]) -> tuple[Fed, Scores]:
+    async def select(
+        self, http: ServerConnection, tokens: list[int], choices: list[list[int]]
+    ) -> tuple[PrefillEvent, Scores]:
         """Scored together, as many as go into a request."""
         if len(choices) > MOST_CHOICES:
             first, scores = await self.select(http, tokens, choices[:MOST_CHOICES])
             more, others = await self.select(http, tokens, choices[MOST_CHOICES:])
-            fed = Fed(first.tokens + more.tokens, (first.cached or 0) + (more.cached or 0))
+            fed = PrefillEvent(first.tokens + more.tokens, (first.cached or 0) + (more.cached or 0))
             return fed, Scores(scores.logprobs + others.logprobs)
         body = {"tokens": tokens, "choices": choices} | self._of_model
         told = await http.post("tokens/select", body, _SELECTED)
         if len(told["logprobs"]) != len(choices):
-            raise garbled(http.host, f"with {len(told['logprobs'])} scores of {len(choices)} choices")
+            raise bad_response(http.host, f"with {len(told['logprobs'])} scores of {len(choices)} choices")
         return _fed(tokens, told["cached"]), Scores(told["logprobs"])
 
-    async def publish(self, http: Connection, name: str, publication: Publication) -> Published:
+    async def publish(self, http: ServerConnection, name: str, publication: Publication) -> Published:
         """Done once, however often it is sent: by its revision."""
         body = {
             "branch": publication.branch.model_dump(mode="json"),
@@ -186,7 +190,7 @@ class AgentKV:
         told = await http.put(_path(name), body | self._of_model, publication.revision, _KEPT)
         return Published(told["revision"])
 
-    async def attach(self, http: Connection, name: str) -> Attached:
+    async def attach(self, http: ServerConnection, name: str) -> Attached:
         """As it is there now."""
         told = await http.get(_path(name), _SNAPSHOT)
         if told["fingerprint"] != self._of_model["fingerprint"]:
@@ -198,5 +202,5 @@ def _path(name: str) -> str:
     return f"branches/{name}/snapshot"
 
 
-def _fed(tokens: list[int], cached: int) -> Fed:
-    return Fed(len(tokens), min(cached, len(tokens)))
+def _fed(tokens: list[int], cached: int) -> PrefillEvent:
+    return PrefillEvent(len(tokens), min(cached, len(tokens)))

@@ -16,13 +16,26 @@ from typing_extensions import TypedDict
 from .._types.errors import InvalidInput, ModelError
 from .._types.sampling import Sampling
 from ..output.json_schema import styled
-from .errors import Busy, cut_off, event_error, garbled
-from .protocol import Ask, Count, Ended, Fed, Logprob, Made, Row, Scores, TokenId, Top, ended, made
+from .errors import RetryableError, bad_response, cut_off, event_error
+from .protocol import (
+    Count,
+    EndEvent,
+    GenerateRequest,
+    LogitsEvent,
+    Logprob,
+    PrefillEvent,
+    Scores,
+    TokenId,
+    TokensEvent,
+    Top,
+    ended,
+    made,
+)
 from .rng import seed_at
-from .server_info import Facts
+from .server_info import ServerInfo
 
 if TYPE_CHECKING:
-    from .http import Connection
+    from .http import ServerConnection
 
 _IDS = {"return_token_ids": True, "return_tokens_as_token_ids": True, "add_special_tokens": False}
 _NAMED = "token_id:"
@@ -91,12 +104,12 @@ class VLLM:
         self._vocab_size = 0
         self._most = 0  # tokens of a branch
 
-    def knows(self, facts: Facts, vocab_size: int) -> None:
+    def knows(self, facts: ServerInfo, vocab_size: int) -> None:
         """Its name, and what `logits` are of."""
         self._model, self._likely, self._most = facts.model, facts.likely, facts.max_positions
         self._vocab_size = vocab_size
 
-    async def facts(self, http: Connection) -> Facts:
+    async def facts(self, http: ServerConnection) -> ServerInfo:
         """Of its model. Raises ModelError for a server that does not tell token ids."""
         served = {each["id"]: each for each in (await http.get("models", _MODELS))["data"]}
         name = self._model or next(iter(served))
@@ -105,9 +118,11 @@ class VLLM:
         likely = await self._most_likely(http, name)
         root = served[name].get("root")
         folder = Path(root) if root and _has_tokenizer(root) else None
-        return Facts(name, served[name]["max_model_len"], folder=folder, likely=likely)
+        return ServerInfo(name, served[name]["max_model_len"], folder=folder, likely=likely)
 
-    async def generate(self, http: Connection, ask: Ask) -> AsyncGenerator[Made | Fed | Ended]:
+    async def generate(
+        self, http: ServerConnection, ask: GenerateRequest
+    ) -> AsyncGenerator[TokensEvent | PrefillEvent | EndEvent]:
         """The tokens as they come, and at last Ended."""
         body = self._body(ask.tokens, ask.max_tokens, ask.top_logprobs) | _drawn(ask)
         body |= {"stop": list(ask.stop), "include_stop_str_in_output": True, "stop_token_ids": list(ask.ends)}
@@ -126,29 +141,31 @@ class VLLM:
                         if choice.get("token_ids"):
                             yield _made(http, choice, ask.top_logprobs)
                         elif choice.get("text") and choice.get("token_ids") is None:
-                            raise garbled(http.host, "with text that has no token ids")
+                            raise bad_response(http.host, "with text that has no token ids")
                         reason = choice.get("finish_reason") or reason
-        except Busy:
+        except RetryableError:
             if reason is None:  # else the count of its tokens is all that is lost
                 raise
         if reason is None:
             raise cut_off(http.host)
         yield ended(http.host, reason, _ENDS)
 
-    async def prefill(self, http: Connection, tokens: list[int]) -> Fed:
+    async def prefill(self, http: ServerConnection, tokens: list[int]) -> PrefillEvent:
         """One token is made, and dropped: the least that it takes, for which there must be a position."""
         return _fed(http, await self._complete(http, tokens[: self._most - 1], 0))
 
-    async def logits(self, http: Connection, tokens: list[int]) -> tuple[Fed, Row]:
+    async def logits(self, http: ServerConnection, tokens: list[int]) -> tuple[PrefillEvent, LogitsEvent]:
         """Log-probabilities: logits up to a constant, of as many tokens as the server tells."""
         told = await self._complete(http, tokens, self._likely)
         row = np.full(self._vocab_size, -np.inf, np.float32)
         for token, logprob in _place(http, told):
             if token < len(row):
                 row[token] = logprob
-        return _fed(http, told), Row(row)
+        return _fed(http, told), LogitsEvent(row)
 
-    async def select(self, http: Connection, tokens: list[int], choices: list[list[int]]) -> tuple[Fed, Scores]:
+    async def select(
+        self, http: ServerConnection, tokens: list[int], choices: list[list[int]]
+    ) -> tuple[PrefillEvent, Scores]:
         """Asks once for each place where choices part or go on, all at a time."""
         nexts: dict[tuple[int, ...], set[int]] = {}
         for choice in choices:
@@ -159,16 +176,18 @@ class VLLM:
         scores = [sum(told[tuple(choice[:i])][1][token] for i, token in enumerate(choice)) for choice in choices]
         fed = [each for each, _ in told.values()]
         cached = None if any(each.cached is None for each in fed) else sum(each.cached or 0 for each in fed)
-        return Fed(sum(each.tokens for each in fed), cached), Scores(scores)
+        return PrefillEvent(sum(each.tokens for each in fed), cached), Scores(scores)
 
-    async def _next(self, http: Connection, tokens: list[int], following: list[int]) -> tuple[Fed, dict[int, float]]:
+    async def _next(
+        self, http: ServerConnection, tokens: list[int], following: list[int]
+    ) -> tuple[PrefillEvent, dict[int, float]]:
         told = await self._complete(http, tokens, 0, logprob_token_ids=following)
         likely = dict(_place(http, told))
         if not likely.keys() >= set(following):
-            raise garbled(http.host, "without the log-probabilities that it was asked for")
+            raise bad_response(http.host, "without the log-probabilities that it was asked for")
         return _fed(http, told), likely
 
-    async def _most_likely(self, http: Connection, model: str) -> int | None:
+    async def _most_likely(self, http: ServerConnection, model: str) -> int | None:
         """How many of the likeliest tokens it tells; None for all. Also finds out whether it tells ids at all."""
         for count in (-1, _FEWEST_LIKELY):
             try:
@@ -183,7 +202,7 @@ class VLLM:
                 return None if count == -1 else count
         raise AssertionError
 
-    async def _complete(self, http: Connection, tokens: list[int], likely: int | None, **more: Any) -> _Told:
+    async def _complete(self, http: ServerConnection, tokens: list[int], likely: int | None, **more: Any) -> _Told:
         """One token, the likeliest."""
         return await http.post("completions", self._body(tokens, 1, likely) | {"temperature": 0} | more, _TOLD)
 
@@ -199,7 +218,7 @@ def _has_tokenizer(folder: str) -> bool:
         return False
 
 
-def _drawn(ask: Ask) -> dict[str, Any]:
+def _drawn(ask: GenerateRequest) -> dict[str, Any]:
     sampling: Sampling = ask.sampling
     drawn: dict[str, Any] = sampling.model_dump(exclude={"seed", "logit_bias"})
     if sampling.logit_bias:
@@ -218,16 +237,16 @@ def _structured(output: dict[str, Any]) -> dict[str, Any]:
     return {"grammar": output["lark"]}
 
 
-def _made(http: Connection, choice: _Choice, top: int) -> Made:
+def _made(http: ServerConnection, choice: _Choice, top: int) -> TokensEvent:
     told = choice.get("logprobs") or _Logprobs()
     tops = [_likeliest(place, top) for place in told.get("top_logprobs") or ()] if top else None
     return made(http.host, choice.get("token_ids") or [], told.get("token_logprobs"), tops, top)
 
 
-def _place(http: Connection, told: _Told) -> list[tuple[int, float]]:
+def _place(http: ServerConnection, told: _Told) -> list[tuple[int, float]]:
     places = [(choice.get("logprobs") or _Logprobs()).get("top_logprobs") for choice in told.get("choices", ())]
     if not places or not places[0] or not places[0][0]:
-        raise garbled(http.host, "without log-probabilities")
+        raise bad_response(http.host, "without log-probabilities")
     return _likely(places[0][0])
 
 
@@ -239,10 +258,10 @@ def _likeliest(place: _Place, count: int) -> Top:
     return sorted(_likely(place), key=lambda each: (-each[1], each[0]))[:count]
 
 
-def _fed(http: Connection, told: _Told) -> Fed:
+def _fed(http: ServerConnection, told: _Told) -> PrefillEvent:
     usage = told.get("usage")
     if not usage:
-        raise garbled(http.host, "without a count of its tokens")
+        raise bad_response(http.host, "without a count of its tokens")
     details = usage.get("prompt_tokens_details") or _Cached()
     cached = details.get("cached_tokens")
-    return Fed(usage["prompt_tokens"], None if cached is None else min(cached, usage["prompt_tokens"]))
+    return PrefillEvent(usage["prompt_tokens"], None if cached is None else min(cached, usage["prompt_tokens"]))

@@ -13,17 +13,17 @@ from .._documents.conversations import SavedOutput
 from .._documents.published import PublishedBranch
 from .._types.errors import BranchExists, InvalidInput, RemoteError
 from ..output.grammar import GrammarSource
-from .branches import Output, RemoteBranch
-from .jobs import Job
-from .protocol import Attached, Heard, Publication, Published
+from .branches import BranchLog, OutputSpan
+from .jobs import RemoteJob
+from .protocol import Attached, Publication, Published, ServerEvent
 
 if TYPE_CHECKING:
     from .._documents.conversations import SavedConversations
     from .engine import RemoteEngine
-    from .http import Connection
-    from .protocol import PublishingWire
+    from .http import ServerConnection
+    from .protocol import PublishingProtocol
 
-NamedAsked: TypeAlias = "Callable[[PublishingWire, Connection], Awaitable[Heard]]"
+NamedAsked: TypeAlias = "Callable[[PublishingProtocol, ServerConnection], Awaitable[ServerEvent]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class SavedGrammar(GrammarSource[str]):
         return text
 
 
-class PublishJob(Job):
+class PublishJob(RemoteJob):
     """The server keeps what the branch is now. What it kept under that name gives way if it is this branch's."""
 
     kind = "publish"
@@ -50,7 +50,7 @@ class PublishJob(Job):
     def __init__(
         self,
         number: int,
-        branch: RemoteBranch,
+        branch: BranchLog,
         engine: RemoteEngine,
         name: str,
         conversations: SavedConversations,
@@ -75,7 +75,7 @@ class PublishJob(Job):
         name, publication = self._name, self._publication
         self.engine.ask_named(self, name, lambda wire, http: wire.publish(http, name, publication))
 
-    def told(self, heard: Heard) -> None:
+    def told(self, heard: ServerEvent) -> None:
         assert isinstance(heard, Published)
         self.branch.publications[self._name] = (self._publication.revision,)
         self.finish()
@@ -86,19 +86,19 @@ class PublishJob(Job):
         super().failed(error)
 
 
-class AttachJob(Job):
+class AttachJob(RemoteJob):
     """An empty branch becomes what the server keeps under a name."""
 
     kind = "attach"
 
-    def __init__(self, number: int, branch: RemoteBranch, engine: RemoteEngine, name: str) -> None:
+    def __init__(self, number: int, branch: BranchLog, engine: RemoteEngine, name: str) -> None:
         super().__init__(number, branch, engine)
         self._name = name
 
     def begin(self) -> None:
         self.engine.ask_named(self, self._name, lambda wire, http: wire.attach(http, self._name))
 
-    def told(self, heard: Heard) -> None:
+    def told(self, heard: ServerEvent) -> None:
         assert isinstance(heard, Attached)
         branch, published = self.branch, heard.branch
         try:
@@ -110,7 +110,7 @@ class AttachJob(Job):
         branch.sent = len(branch)
         branch.stream, branch.forks = published.rng_stream, published.forks
         if (output := published.output) is not None:
-            branch.output = Output(SavedGrammar(output.grammar), output.began, output.end, output.complete)
+            branch.output = OutputSpan(SavedGrammar(output.grammar), output.began, output.end, output.complete)
         branch.publications[self._name] = (heard.revision,)
         self.outcome.published = published
         self.finish()
@@ -121,7 +121,7 @@ def place_of(name: str) -> int:
     return xxhash.xxh3_64_intdigest(name.encode())
 
 
-def _saved(output: Output | None) -> SavedOutput | None:
+def _saved(output: OutputSpan | None) -> SavedOutput | None:
     if output is None or output.began < 0:
         return None
     constraint: Any = output.constraint

@@ -19,7 +19,7 @@ import xxhash
 
 from .._types.info import ServerState
 from .._types.log import log
-from .http import Connection
+from .http import ServerConnection
 
 _LONGEST_PAUSE_S = 30.0
 _FEW = 16  # requests: so many always stay with their tree
@@ -39,7 +39,7 @@ class Replica:
         failures: in a row.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ServerConnection) -> None:
         self.connection = connection
         self.running = 0
         self.failures = 0
@@ -112,7 +112,7 @@ class _Waiter:
 class Replicas:
     """Servers of the same model."""
 
-    def __init__(self, connections: Sequence[Connection], most_running: int) -> None:
+    def __init__(self, connections: Sequence[ServerConnection], most_running: int) -> None:
         self.all = [Replica(connection) for connection in connections]
         self._most_running = most_running
         self._waiting: deque[_Waiter] = deque()

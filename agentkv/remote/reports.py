@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from .jobs import Emitted, Finished
+    from .jobs import RemoteEmitted, RemoteFinished
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class Counters:
     rows_per_step: list[int] = field(default_factory=list)
 
 
-class Hold(NamedTuple):
+class EmptyPin(NamedTuple):
     """No cells."""
 
     id: int = 0
@@ -50,8 +50,8 @@ class Hold(NamedTuple):
 class Report:
     """See `_engine.interface.StepReport`."""
 
-    emitted: Sequence[Emitted] = ()
-    finished: Sequence[Finished] = ()
+    emitted: Sequence[RemoteEmitted] = ()
+    finished: Sequence[RemoteFinished] = ()
     out_of_room: Sequence[int] = ()
     idle: bool = True
     forwards: int = 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ServerInfo:
     """One server's model, and its cache.
 
     Attributes:

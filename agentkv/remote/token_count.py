@@ -9,7 +9,7 @@ Stretch: TypeAlias = tuple[int, int, int]
 """(epoch, first, last): positions [first, last) of an epoch are the same tokens in every log."""
 
 
-class Census:
+class SharedTokenCount:
     """Counts what changed alone: a verb costs what it changed, however many branches there are.
 
     Attributes:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import anyio
 
 from .._aio.lock import Semaphore
-from .http.errors import Refused, busy
+from .http.errors import ApiError, busy
 
 
 class Admission:
@@ -112,9 +112,9 @@ def seconds_asked(header: str | None, most: float) -> float:
     except ValueError:
         seconds = math.nan
     if not 0 < seconds < math.inf:
-        raise Refused("invalid", "X-Request-Timeout must be a number of seconds above 0", param="X-Request-Timeout")
+        raise ApiError("invalid", "X-Request-Timeout must be a number of seconds above 0", param="X-Request-Timeout")
     return min(seconds, most)
 
 
-def _stopping() -> Refused:
-    return Refused("stopping", "the server is stopping; send the request again to the next one", "stopping")
+def _stopping() -> ApiError:
+    return ApiError("stopping", "the server is stopping; send the request again to the next one", "stopping")

@@ -15,8 +15,8 @@ from starlette.routing import Route
 
 from .anthropic import events, messages
 from .anthropic.errors import AnthropicErrors
-from .http.errors import STATUS, Refused, refused
-from .http.middleware import ENDPOINT, Guard, Hosts, Measured, cors
+from .http.errors import STATUS, ApiError, to_api_error
+from .http.middleware import ENDPOINT, ApiKeyMiddleware, Hosts, MetricsMiddleware, cors
 from .http.openapi import openapi
 from .openai import items, responses
 from .openai.errors import OpenAIErrors
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from .._context.context import Context
-    from .http.responses import Protocols
+    from .http.responses import ErrorFormat
     from .routes import Endpoint
     from .settings import Settings
 
@@ -45,13 +45,13 @@ def application(context: Context, settings: Settings) -> Starlette:
     ]
     description = openapi(ENDPOINTS, BODIES, settings.names)
     routes.append(Route("/openapi.json", lambda request: JSONResponse(description)))
-    middleware = [Middleware(Measured, metrics=server.metrics)]
+    middleware = [Middleware(MetricsMiddleware, metrics=server.metrics)]
     if settings.hosts:
         middleware.append(Middleware(Hosts, names=settings.hosts, errors=errors_of))
     if settings.origins:
         middleware.append(Middleware(cors, origins=settings.origins))
     if settings.api_key is not None:
-        middleware.append(Middleware(Guard, key=settings.api_key, errors=errors_of))
+        middleware.append(Middleware(ApiKeyMiddleware, key=settings.api_key, errors=errors_of))
     app = Starlette(routes=routes, middleware=middleware, exception_handlers={HTTPException: _no_such})
     app.router.redirect_slashes = False
     app.state.server = server
@@ -66,7 +66,7 @@ def _build_shapes() -> None:
                 shape.model_rebuild()
 
 
-def errors_of(path: str) -> Protocols:
+def errors_of(path: str) -> ErrorFormat:
     """How errors of a path are written."""
     return AnthropicErrors() if path.startswith("/v1/messages") else OpenAIErrors()
 
@@ -78,7 +78,7 @@ async def _answered(path: str, endpoint: Endpoint, server: Server, request: Requ
     except ClientDisconnect:  # in the middle of its body: nobody reads an answer
         return Response(status_code=400)
     except Exception as error:
-        return errors_of(request.url.path).error_response(refused(error))
+        return errors_of(request.url.path).error_response(to_api_error(error))
 
 
 async def _no_such(request: Request, error: Exception) -> Response:
@@ -86,9 +86,9 @@ async def _no_such(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = request.url.path
     if error.status_code == STATUS["method"]:
-        told = Refused(
+        told = ApiError(
             "method", f"{path} is not for {request.method}", "method_not_allowed", headers=dict(error.headers or {})
         )
     else:
-        told = Refused("missing", f"there is nothing at {path}", "not_found")
+        told = ApiError("missing", f"there is nothing at {path}", "not_found")
     return errors_of(path).error_response(told)

@@ -11,20 +11,20 @@ from .._context.generate import GenerationRequest
 from .._model.generate_options import GenerateOptions
 from .._types.errors import InvalidInput, PositionsExhausted
 from ..output._matcher import ConstraintFailed
-from .http.errors import Refused
+from .http.errors import ApiError
 
 if TYPE_CHECKING:
     from .._chat.conversation import Conversation
-    from .._chat.rerender import Continuation
-    from .._context.core import Home
-    from .completion import Asked
+    from .._chat.rerender import PromptUpdate
+    from .._context.core import ContextCore
+    from .completion import ReplyRequest
     from .tokens.bodies import GenerateTokens
 
 NO_BRANCH = -1  # yet
 _SOME_TEXT = "."
 
 
-def begun_reply(home: Home, conversation: Conversation, log: Sequence[int]) -> str:
+def begun_reply(home: ContextCore, conversation: Conversation, log: Sequence[int]) -> str:
     """What is there of the message: the template begins it with `<think>`, say, or a client gave its beginning."""
     form, opened = home.chat.format, conversation.tail
     begun = form.template.begun_in(opened.text if opened else "")
@@ -35,7 +35,7 @@ def begun_reply(home: Home, conversation: Conversation, log: Sequence[int]) -> s
     return begun + said
 
 
-async def check_reply(home: Home, asked: Asked, made: Continuation) -> None:
+async def check_reply(home: ContextCore, asked: ReplyRequest, made: PromptUpdate) -> None:
     """Raises Refused or InvalidInput where no message can be asked for so, behind this prompt."""
     assert made.conversation is not None
     prefix = begun_reply(home, made.conversation, made.added)
@@ -60,7 +60,7 @@ async def check_going_on(request: GenerationRequest, body: GenerateTokens) -> No
     await request.prepare()
     length, limit = len(body.tokens), request.home.context.model_info.max_positions
     if body.made > length:
-        raise Refused("invalid", f"made is {body.made}, but there are {length} tokens", "invalid_value", "made")
+        raise ApiError("invalid", f"made is {body.made}, but there are {length} tokens", "invalid_value", "made")
     if limit is not None and length >= limit:
         raise PositionsExhausted(f"{length} tokens leave no position of the model's {limit}; give less")
     constraint = request.output.constraint

@@ -18,7 +18,7 @@ from ..output import JsonSchema
 from ..output._schema_checks import refused_keyword
 from ..output.grammar import MessageGrammar
 from ..output.json_schema import grammar_of
-from .http.errors import Refused, advised
+from .http.errors import ApiError, advised
 
 if TYPE_CHECKING:
     from agentkv_runtime.formats import Format
@@ -31,7 +31,7 @@ ROLES = ("system", "user", "assistant", "tool")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ReplyRequest:
     """One message of the model's, or several of the same prompt.
 
     Attributes:
@@ -76,15 +76,15 @@ class Asked:
         Raises Refused for a tool that is not there, or one that a grammar cannot hold.
         """
         if not self.tools and self.choice not in ("auto", "none"):
-            raise Refused("invalid", "tool_choice asks for a call, but there are no tools", param="tool_choice")
+            raise ApiError("invalid", "tool_choice asks for a call, but there are no tools", param="tool_choice")
         names = [tool["function"]["name"] for tool in self.tools]
         if self.choice not in (*CHOICES, *names):
             may = "auto, required, none, or the name of a tool"
             what = f"tool_choice is {self.choice!r}, but it must be {may}: {', '.join(names)}"
-            raise Refused("invalid", what, param="tool_choice")
+            raise ApiError("invalid", what, param="tool_choice")
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            raise Refused("invalid", f"two tools have the name {twice!r}; a call could mean either", param="tools")
+            raise ApiError("invalid", f"two tools have the name {twice!r}; a call could mean either", param="tools")
         tools = self.tools if self.grammar_tools is None else self.grammar_tools
         if not tools and (self.schema is None or form.thinking is None):
             return str if self.schema is None else JsonSchema(self.schema)
@@ -94,7 +94,7 @@ class Asked:
                 form.grammar(tools, output=self.schema, choice=self.choice, most_calls=most, prefix=prefix)
             )
         except FormatError as error:
-            raise Refused("invalid", advised(str(error)), param="tools") from error
+            raise ApiError("invalid", advised(str(error)), param="tools") from error
 
     def check_tools(self) -> None:
         """Raises Refused for a tool whose parameters a grammar cannot hold. For when one was refused: this compiles
@@ -103,7 +103,7 @@ class Asked:
             fault = refused_keyword(grammar_of({"additionalProperties": False, **function["parameters"]}))
             if fault is not None:
                 what = f"calls of the tool {function['name']!r} cannot be held to its parameters: {fault}"
-                raise Refused("invalid", what, param="tools")
+                raise ApiError("invalid", what, param="tools")
 
 
 class Choices:

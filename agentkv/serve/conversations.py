@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _KEY = secrets.token_bytes(32)  # nobody can make up a conversation of a given name
 
 
-def names_of(messages: Sequence[Mapping[str, Any]], about: object) -> list[str]:
+def prefix_keys(messages: Sequence[Mapping[str, Any]], about: object) -> list[str]:
     """A name for each beginning of a conversation, the first of one message; what the model thought does not count,
     since clients drop it.
 
@@ -50,7 +50,7 @@ def digest_of(messages: Sequence[Mapping[str, Any]]) -> str:
     return hashlib.blake2b(_canonical(messages), digest_size=16).hexdigest()
 
 
-def contradicts(given: Sequence[Mapping[str, Any]], held: Sequence[Message]) -> bool:
+def reasoning_conflicts(given: Sequence[Mapping[str, Any]], held: Sequence[Message]) -> bool:
     """Does a client say that the model thought something else than it did? One that says nothing of it does not."""
     return any(
         message.get(name) not in (None, "", other.reasoning)
@@ -80,7 +80,7 @@ def _canonical(value: object) -> bytes:
 
 
 @dataclass(slots=True, eq=False)
-class Kept:
+class CachedConversation:
     """A branch that waits.
 
     Attributes:
@@ -119,7 +119,7 @@ class Kept:
             self.bare.close()
 
 
-class Shelf:
+class ConversationCache:
     """Idle branches by name. Beyond `most` one is closed: of those that nobody was promised the one used longest ago,
     else of all. Where the cache lacks room, those used longest ago give up their cells first: what was promised to be
     there goes to a folder or to memory until it is asked for again, anything else is closed, and left to what the cache
@@ -128,7 +128,7 @@ class Shelf:
     def __init__(self, most: int, folder: Path | None = None) -> None:
         self._most = most
         self._folder = folder
-        self._kept: OrderedDict[str, Kept] = OrderedDict()  # used longest ago first
+        self._kept: OrderedDict[str, CachedConversation] = OrderedDict()  # used longest ago first
         self._making_room = Lock()
         self._made = 0  # how often there was something to give up
 
@@ -138,11 +138,11 @@ class Shelf:
     def put(self, name: str, branch: Branch, *, promised: bool, note: object = None) -> None:
         """Keeps a branch; one that had the name before is closed."""
         self.drop(name)
-        self._kept[name] = Kept(branch, promised, note)
+        self._kept[name] = CachedConversation(branch, promised, note)
         while len(self._kept) > self._most:
             self.close_oldest()
 
-    def kept(self, name: str) -> Kept | None:
+    def kept(self, name: str) -> CachedConversation | None:
         """The branch of that name, which stays: it is forked."""
         kept = self._kept.get(name)
         if kept is None:
@@ -191,7 +191,7 @@ class Shelf:
         # What cannot be kept must not shut out everybody.
         return any(kept.empty() for _, kept in full) or self.drop(full[0][0])
 
-    def _full(self) -> list[tuple[str, Kept]]:
+    def _full(self) -> list[tuple[str, CachedConversation]]:
         """Those that may have cells in the cache."""
         return [(name, kept) for name, kept in self._kept.items() if not (kept.emptied or kept.branch.closed)]
 

@@ -7,21 +7,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..output._tool_schemas import held_tools
-from .completion import Asked
+from ..output._tool_schemas import grammar_tools
+from .completion import ReplyRequest
 from .http.ignored import Ignored
 from .reasoning import reasoning_of
 
 if TYPE_CHECKING:
     from agentkv_runtime.formats import Format
 
-    from .._context.core import Home
+    from .._context.core import ContextCore
 
 # A line such as `x-anthropic-billing-header: ...`: written for the API that the client thinks it talks to.
 _HEADER = re.compile(r"\A\s*x-(?:[a-z0-9]+-)+header:[^\n]*\n?", re.IGNORECASE)
 
 
-def fitted(asked: Asked, home: Home, ignored: Ignored) -> Asked:
+def fitted(asked: ReplyRequest, home: ContextCore, ignored: Ignored) -> ReplyRequest:
     """The same, as far as the model can do it. Where the server is strict, raises Refused for what it cannot."""
     asked = _reasoning(asked, home, ignored)
     if ignored.strict:
@@ -33,14 +33,14 @@ def fitted(asked: Asked, home: Home, ignored: Ignored) -> Asked:
     )
 
 
-def _held(asked: Asked, form: Format, ignored: Ignored) -> Sequence[Mapping[str, Any]]:
+def _held(asked: ReplyRequest, form: Format, ignored: Ignored) -> Sequence[Mapping[str, Any]]:
     """The tools as a grammar can hold their calls. The model is shown them as they were."""
 
     def note(tool: str, keywords: Sequence[str]) -> None:
         what = f"no grammar holds {', '.join(keywords)}; calls are held to the rest, and nobody checks them here"
         ignored.note("schemas of tools", what, tool)
 
-    return held_tools(form, asked.tools, note) if asked.choice != "none" else asked.tools
+    return grammar_tools(form, asked.tools, note) if asked.choice != "none" else asked.tools
 
 
 def without_header(text: str, ignored: Ignored) -> str:
@@ -74,7 +74,7 @@ def _content(content: Any, ignored: Ignored) -> Any:
     return left[0]["text"] if len(left) == 1 else left
 
 
-def _reasoning(asked: Asked, home: Home, ignored: Ignored) -> Asked:
+def _reasoning(asked: ReplyRequest, home: ContextCore, ignored: Ignored) -> ReplyRequest:
     """How much the model is to think, settled: for the template, where the request itself says nothing to it, and for
     the generation."""
     if home.chat.format.thought is None:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import anyio
 
 if TYPE_CHECKING:
-    from .._chat.rerender import Continuation
-    from .._context.prefill import Prefilling
+    from .._chat.rerender import PromptUpdate
+    from .._context.prefill import PromptPrefill
 
 PROGRESS_SECONDS = 0.25  # how often a client that asks for it is told how far its prompt is
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class PromptBegun:
     """A prompt that fits, and that the model begins to read.
 
     Attributes:
@@ -31,11 +31,11 @@ class Begun:
 Progress = Callable[[int], Awaitable[None]]
 """Takes how many tokens of the prompt are read, those that were in the cache included."""
 
-Begin = Callable[[Begun], Awaitable[Progress | None]]
+Begin = Callable[[PromptBegun], Awaitable[Progress | None]]
 """Tells that a prompt has begun, and returns what tells how far it is."""
 
 
-async def untold(begun: Begun) -> None:
+async def untold(begun: PromptBegun) -> None:
     """Nobody is told."""
 
 
@@ -46,18 +46,18 @@ class Reading:
         self._begin: Begin | None = begin
         self._progress: Progress | None = None
 
-    async def finish(self, prompt: Prefilling, made: Continuation) -> None:
+    async def finish(self, prompt: PromptPrefill, made: PromptUpdate) -> None:
         """Returns once the prompt is read; raises what that failed with."""
         if self._begin is not None:
             begin, self._begin = self._begin, None
-            self._progress = await begin(Begun(made.added, prompt.reused))
+            self._progress = await begin(PromptBegun(made.added, prompt.reused))
         if self._progress is not None:
             await self._watch(prompt, self._progress)
         await prompt.computed()
         if self._progress is not None:
             await self._progress(len(made.added))
 
-    async def _watch(self, prompt: Prefilling, progress: Progress) -> None:
+    async def _watch(self, prompt: PromptPrefill, progress: Progress) -> None:
         read = prompt.reused
         await progress(read)
         while not prompt.settled.is_set():

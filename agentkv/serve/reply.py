@@ -28,11 +28,11 @@ from .checks import begun_reply
 
 if TYPE_CHECKING:
     from .._context.branch import Branch
-    from .completion import Asked
+    from .completion import ReplyRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Likely:
+class TokenLogprob:
     """A token of a message, and how likely it was.
 
     Attributes:
@@ -47,18 +47,18 @@ class Likely:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ReplyChunk:
     """What came at one time: parts of the message, and the tokens that the content among them is made of."""
 
     deltas: Sequence[Delta]
-    likely: Sequence[Likely] = ()
+    likely: Sequence[TokenLogprob] = ()
 
 
-Tell = Callable[[Part], Awaitable[None]]
+Tell = Callable[[ReplyChunk], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class Reply:
     """A message that was written.
 
     Attributes:
@@ -71,12 +71,12 @@ class Written:
 
     message: Message
     generation: Generation
-    parts: Sequence[Part]
+    parts: Sequence[ReplyChunk]
     stopped_by: str | None
     reasoning_tokens: int
 
     @property
-    def likely(self) -> list[Likely]:
+    def likely(self) -> list[TokenLogprob]:
         """The tokens of its content."""
         return [likely for part in self.parts for likely in part.likely]
 
@@ -91,18 +91,18 @@ class Written:
         return self.generation.finish_reason in ("length", "context_full", "cancelled")
 
 
-async def write(branch: Branch, asked: Asked, tell: Tell | None = None) -> Written:
+async def generate_reply(branch: Branch, asked: ReplyRequest, tell: Tell | None = None) -> Reply:
     """Has the model write a message, and tells of each part as it comes. All of it stays on the branch.
 
     Calls are told once they are complete, and their arguments are JSON, whatever the model's own spelling is.
 
     What cannot be asked was refused before (`check_reply`). Raises as `Branch.generate` does.
     """
-    reply = _Reply(branch, await _decided(branch, asked))
+    reply = _ReplyWriter(branch, await _decided(branch, asked))
     return await (reply.whole() if tell is None else reply.streamed(tell))
 
 
-async def _decided(branch: Branch, asked: Asked) -> Asked:
+async def _decided(branch: Branch, asked: ReplyRequest) -> ReplyRequest:
     """The same, without a call where the model says that no tool fits."""
     if asked.call_threshold is None or asked.choice != "auto" or not asked.tools:
         return asked
@@ -110,10 +110,10 @@ async def _decided(branch: Branch, asked: Asked) -> Asked:
     return replace(asked, choice="none") if probability is not None and probability < asked.call_threshold else asked
 
 
-class _Reply:
+class _ReplyWriter:
     """A message under way."""
 
-    def __init__(self, branch: Branch, asked: Asked) -> None:
+    def __init__(self, branch: Branch, asked: ReplyRequest) -> None:
         home = handle_of(branch).core
         form = home.chat.format
         self._branch = branch
@@ -133,10 +133,10 @@ class _Reply:
         self._parser = form.parser(prefix=self._prefix, tools=called)
         self._said = _text_of(TextDelta, self._parser.deltas_of_prefix)
         self._thought = _text_of(ReasoningDelta, self._parser.deltas_of_prefix)
-        self._told: list[Part] = []
-        self._unsaid: list[Likely] = []  # tokens whose text the parser holds back
+        self._told: list[ReplyChunk] = []
+        self._unsaid: list[TokenLogprob] = []  # tokens whose text the parser holds back
 
-    async def whole(self) -> Written:
+    async def whole(self) -> Reply:
         generation = await self._branch.generate(**self._how(), output=self._held, output_retries=0)
         tokens = [
             Token(i, "", logprob, index, top)
@@ -160,7 +160,7 @@ class _Reply:
                 yield self._marker(token.id) or self._decoder.decode(piece), [token]
         yield self._decoder.decode(b"", final=is_ended(generation.finish_reason)), []
 
-    async def streamed(self, tell: Tell) -> Written:
+    async def streamed(self, tell: Tell) -> Reply:
         stream = self._branch.stream(**self._how(), output=self._held, keep="made")
         markers = _Markers(self)
         async with stream as tokens:
@@ -184,32 +184,32 @@ class _Reply:
             "thinking": asked.thinking,
         }
 
-    def _read(self, text: str, tokens: Sequence[Token]) -> Part:
+    def _read(self, text: str, tokens: Sequence[Token]) -> ReplyChunk:
         self._unsaid += [
-            Likely(self._bytes_of(t.id), t.logprob, t.top_logprobs) for t in tokens if t.id not in self._unsayable
+            TokenLogprob(self._bytes_of(t.id), t.logprob, t.top_logprobs) for t in tokens if t.id not in self._unsayable
         ]
         return self._part(self._parser.feed(text))
 
-    def _end(self) -> Part:
+    def _end(self) -> ReplyChunk:
         return self._part(self._parser.end())
 
-    def _part(self, deltas: Iterable[Delta]) -> Part:
+    def _part(self, deltas: Iterable[Delta]) -> ReplyChunk:
         """Tokens are of the content where content comes of them, else of what is around it."""
         parts = list(_told(deltas))
-        said: list[Likely] = []
+        said: list[TokenLogprob] = []
         if any(isinstance(delta, TextDelta) for delta in parts):
             said = self._unsaid
         if parts:
             self._unsaid = []
-        self._told.append(Part(parts, said))
+        self._told.append(ReplyChunk(parts, said))
         return self._told[-1]
 
-    def _written(self, generation: Generation) -> Written:
+    def _written(self, generation: Generation) -> Reply:
         _, stopped_by = self._before_stop(generation)
         parsed = self._parser.finish()
         handle_of(self._branch).core.chat.habits.saw(parsed.calls)
         thought = reasoning_tokens(self._reasons, self._prefix, map(self._bytes_of, generation.tokens))
-        return Written(self._message(parsed), generation, self._told, stopped_by, thought)
+        return Reply(self._message(parsed), generation, self._told, stopped_by, thought)
 
     def _message(self, parsed: ParsedMessage) -> Message:
         """What is new of it. Its calls have the ids that the branch gives them."""
@@ -256,7 +256,7 @@ class _Markers:
     """Control tokens of a stream, whose texts leave them out: each gets its place between the texts, which may come
     later than it does, where they may begin a stop string."""
 
-    def __init__(self, reply: _Reply) -> None:
+    def __init__(self, reply: _ReplyWriter) -> None:
         self._reply = reply
         self._waiting: deque[tuple[int, str]] = deque()  # behind so many characters
         self._said = 0  # characters of the tokens so far

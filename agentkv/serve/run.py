@@ -17,7 +17,7 @@ from .._context.context import Context
 from .._types.errors import InvalidInput, SnapshotMismatch
 from ..trace import record
 from .app import application
-from .http.listener import bound, listener
+from .http.listener import bind_socket, listener
 
 if TYPE_CHECKING:
     import uvicorn
@@ -57,7 +57,7 @@ async def run(
         trace: file that everything is recorded to; None for none.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
-    with bound(listening.host, listening.port) as sock:
+    with bind_socket(listening.host, listening.port) as sock:
         _say(f"opening {escaped(model)} ...")
         async with AsyncExitStack() as stack:
             context = await stack.enter_async_context(Context.open(model, **how))

@@ -16,26 +16,26 @@ from .._chat.messages import checked_messages, checked_template, text_of
 from .._chat.tool_results import in_call_order, with_ids_of
 from .._context.branch import Branch, new_branch
 from .._context.handle import core_of, handle_of
-from .._context.prefill import Prefilling, Source
+from .._context.prefill import PromptPrefill, Source
 from .._types.errors import BranchClosed, ContextFull, OutOfMemory, TooManyBranches
 from .admission import Admission, seconds_asked
 from .branches.held import Branches
 from .checks import check_reply
-from .completion import Asked
-from .conversations import Kept, Shelf, contradicts, digest_of, names_of
+from .completion import ReplyRequest
+from .conversations import CachedConversation, ConversationCache, digest_of, prefix_keys, reasoning_conflicts
 from .fitting import fitted
-from .http.errors import Refused, about, advised
+from .http.errors import ApiError, advised, error_param
 from .http.ignored import Ignored
 from .metrics import Metrics
 from .prompts import Begin, Reading, untold
 from .settings import Settings
 
 if TYPE_CHECKING:
-    from .._chat.rerender import Continuation
+    from .._chat.rerender import PromptUpdate
     from .._context.context import Context
     from .._context.overflow import Room
-    from .._state.branch_state import History
-    from .reply import Written
+    from .._state.branch_state import BranchState
+    from .reply import Reply
 
 T = TypeVar("T")
 
@@ -74,10 +74,10 @@ class Server:
         self.context = context
         self.settings = settings
         self.admission = Admission(settings.most_running, settings.most_waiting)
-        self.shelf = Shelf(settings.most_kept, settings.offload)
+        self.shelf = ConversationCache(settings.most_kept, settings.offload)
         self.branches = Branches(settings.most_branches, settings.branch_seconds, settings.lease_seconds)
         self.began = int(time.time())
-        self._warm: dict[str, Kept] = {}  # held as long as the server runs
+        self._warm: dict[str, CachedConversation] = {}  # held as long as the server runs
         self.metrics = Metrics(self)
         self.ignored = Ignored(self.metrics.ignored, settings.strict)
 
@@ -96,9 +96,9 @@ class Server:
             self.ignored.note(f"models called {known}...", f"{names[0]} answers", name)
             return
         what = f"there is no model {name!r}; there is {', '.join(names)}"
-        raise Refused("missing", what, "model_not_found", "model")
+        raise ApiError("missing", what, "model_not_found", "model")
 
-    def checked(self, asked: Asked) -> Asked:
+    def checked(self, asked: ReplyRequest) -> ReplyRequest:
         """The same, as far as the model can do it. Raises Refused for what it cannot."""
         asked = replace(asked, call_threshold=self.settings.call_threshold)
         return fitted(asked, core_of(self.context), self.ignored)
@@ -111,14 +111,16 @@ class Server:
             yield
 
     @asynccontextmanager
-    async def prompted(self, asked: Asked, after: Kept | None = None, begin: Begin = untold) -> AsyncIterator[Prompted]:
+    async def prompted(
+        self, asked: ReplyRequest, after: CachedConversation | None = None, begin: Begin = untold
+    ) -> AsyncIterator[Prompted]:
         """A branch that holds what was asked, for the length of a block: it goes on from the tokens of `after`, or else
         of a conversation that waits and begins alike. `begin` is called once nothing is wrong with what was asked, and
         the prompt has room.
 
         Where the cache lacks room, conversations that wait give theirs up, or the request waits for another's end.
         """
-        with about(asked.given_as):
+        with error_param(asked.given_as):
             messages = checked_messages(asked.messages)
             before = [] if after is None else messages_of(after.branch)
             places = in_call_order([*before, *messages])
@@ -129,7 +131,7 @@ class Server:
             asked, after = (asked, after) if after is not None else self._known(asked)
             made, kept = await self._made(asked, after, calls_of)
         await check_reply(core_of(self.context), asked, made)
-        with about(asked.given_as):
+        with error_param(asked.given_as):
             prompted = await self._read(made, begin, after, kept)
         prompted.messages = messages
         try:
@@ -144,7 +146,7 @@ class Server:
 
         Control tokens that the text spells are parsed: it is the client's own.
         """
-        with about(given_as):
+        with error_param(given_as):
             try:
                 made = await core_of(self.context).chat.encoding.prompt(prompt)
             except ContextFull as error:
@@ -171,7 +173,7 @@ class Server:
         work = partial(apply, messages, tools or None, variables=variables)
         return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
 
-    def remember(self, prompted: Prompted, asked: Asked, written: Written) -> None:
+    def remember(self, prompted: Prompted, asked: ReplyRequest, written: Reply) -> None:
         """Keeps a conversation for a client that comes back with all of its messages, as long as there is room. Not
         one whose branch holds more than its client was told: a stop string, half a call, or the space before a word
         that was cut off."""
@@ -183,15 +185,15 @@ class Server:
         if messages[-1]["role"] == "assistant":  # it went on with that
             message["content"] = text_of(messages[-1]).rstrip() + (message["content"] or "")
             messages = messages[:-1]
-        names = names_of([*messages, message], _about(asked.tools, asked.template))
+        names = prefix_keys([*messages, message], _about(asked.tools, asked.template))
         prompted.keep(names[-1], promised=False)
 
     def warm(self, branch: Branch) -> None:
         """Holds a branch for all conversations that begin as it does."""
         conversation = handle_of(branch).state.conversation
-        about = _about(conversation.tools, conversation.template)
-        if names := names_of([message.as_openai() for message in branch.messages], about):
-            self._warm[names[-1]] = Kept(branch, promised=True)
+        error_param = _about(conversation.tools, conversation.template)
+        if names := prefix_keys([message.as_openai() for message in branch.messages], error_param):
+            self._warm[names[-1]] = CachedConversation(branch, promised=True)
 
     async def with_room(self, verb: Callable[[], Awaitable[T]]) -> T:
         """Runs a verb, and again each time that there is more room."""
@@ -230,7 +232,9 @@ class Server:
     async def _give_way(self) -> bool:
         return self.branches.close_idle() or await self.shelf.make_room()
 
-    async def _made(self, asked: Asked, after: Kept | None, calls_of: str) -> tuple[Continuation, int]:
+    async def _made(
+        self, asked: ReplyRequest, after: CachedConversation | None, calls_of: str
+    ) -> tuple[PromptUpdate, int]:
         """All tokens of the prompt, and how many of them are those of what it goes on from."""
         try:
             if after is None:
@@ -241,14 +245,16 @@ class Server:
         except ContextFull as error:
             raise _too_long(error) from error
 
-    async def _read(self, made: Continuation, begin: Begin, after: Kept | None = None, kept: int = 0) -> Prompted:
+    async def _read(
+        self, made: PromptUpdate, begin: Begin, after: CachedConversation | None = None, kept: int = 0
+    ) -> Prompted:
         """A branch of these tokens, of which those are computed that the cache does not have."""
         home, reading = core_of(self.context), Reading(begin)
         fork = None if after is None else await self._forked(after)
         source = None if fork is None else Source(fork.id, kept)
 
         async def read() -> Prompted:
-            async with Prefilling(home, made, source) as prompt:
+            async with PromptPrefill(home, made, source) as prompt:
                 await reading.finish(prompt, made)
                 if fork is not None and prompt.branch == fork.id:
                     return Prompted(self, fork, prompt.reused)
@@ -262,13 +268,13 @@ class Server:
                 fork.close()
         return prompted
 
-    async def _forked(self, kept: Kept) -> Branch | None:
+    async def _forked(self, kept: CachedConversation) -> Branch | None:
         """A fork, which holds its cells as long as it is there. None where it gave way to others meanwhile."""
         with suppress(BranchClosed):
             return await self.with_room(lambda: kept.branch.fork())
         return None
 
-    async def _prompt(self, asked: Asked, calls_of: str, after: History | None = None) -> Continuation:
+    async def _prompt(self, asked: ReplyRequest, calls_of: str, after: BranchState | None = None) -> PromptUpdate:
         """The messages as tokens, behind which the assistant speaks."""
         return await core_of(self.context).chat.encoding.prompt(
             list(asked.messages),
@@ -279,12 +285,12 @@ class Server:
             calls_of=calls_of,
         )
 
-    def _known(self, asked: Asked) -> tuple[Asked, Kept | None]:
+    def _known(self, asked: ReplyRequest) -> tuple[ReplyRequest, CachedConversation | None]:
         """What is still to be said to the longest conversation that waits and begins alike."""
-        names = names_of(asked.messages, _about(asked.tools, asked.template))
+        names = prefix_keys(asked.messages, _about(asked.tools, asked.template))
         for count in range(len(names) - 1, 0, -1):
             known = self.shelf.kept(names[count - 1]) or self._warm.get(names[count - 1])
-            if known is not None and not contradicts(asked.messages[:count], known.branch.messages):
+            if known is not None and not reasoning_conflicts(asked.messages[:count], known.branch.messages):
                 last, rest = messages_of(known.branch)[-1], asked.messages[count:]
                 return replace(asked, messages=with_ids_of(rest, asked.messages[count - 1], last)), known
         return asked, None
@@ -296,20 +302,20 @@ def messages_of(branch: Branch) -> list[Mapping[str, Any]]:
     return [entry.message for entry in history.conversation.with_reply(history.log, handle_of(branch).core.chat.reader)]
 
 
-def _check_begun(asked: Asked) -> None:
+def _check_begun(asked: ReplyRequest) -> None:
     """Raises Refused where a schema is to hold a message that its client has begun."""
     last = asked.messages[-1]
     if asked.schema is not None and last["role"] == "assistant" and text_of(last).strip():
-        raise Refused(
+        raise ApiError(
             "invalid",
             "the last message is the assistant's, which it goes on with, and a schema holds whole messages; end with "
             "a user's message, or leave the schema out",
         )
 
 
-def _too_long(error: Exception) -> Refused:
+def _too_long(error: Exception) -> ApiError:
     """A prompt that does not fit into the cache, whatever else leaves it."""
-    return Refused("invalid", advised(str(error)), "context_full")
+    return ApiError("invalid", advised(str(error)), "context_full")
 
 
 def _about(tools: Sequence[Mapping[str, Any]] | None, template: Mapping[str, Any]) -> object:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from .._types.checks import checked_count
 from .._types.errors import InvalidInput, ModelError
-from .._types.show import shown
+from .._types.show import preview
 
 if TYPE_CHECKING:
     from agentkv_runtime.folder.model_folder import ModelFolder
@@ -50,7 +50,7 @@ class BuiltIn(ABC):
 def check_adaptive(adaptive: object) -> None:
     """Raises InvalidInput for anything but a bool."""
     if not isinstance(adaptive, bool):
-        raise InvalidInput(f"adaptive is {shown(adaptive)}, but it must be True or False")
+        raise InvalidInput(f"adaptive is {preview(adaptive)}, but it must be True or False")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._types.errors import InvalidInput
-from .._types.show import shown
+from .._types.show import preview
 from .strategy import Draft
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Checked:
+class CheckedStrategy:
     """A strategy whose drafts are trees of tokens of the vocabulary, with no more nodes than there is room for."""
 
     def __init__(self, strategy: Strategy, vocab_size: int) -> None:
@@ -34,16 +34,16 @@ class Checked:
         return None if answer is None else checked_draft(answer, self._vocab_size, limit)
 
 
-def checked(strategy: Strategy, vocab_size: int) -> Checked:
+def checked(strategy: Strategy, vocab_size: int) -> CheckedStrategy:
     """The strategy, its drafts checked. It has the name of the strategy's class, which errors of the engine say."""
-    named: type[Checked] = type(type(strategy).__name__, (Checked,), {})
+    named: type[CheckedStrategy] = type(type(strategy).__name__, (CheckedStrategy,), {})
     return named(strategy, vocab_size)
 
 
 def checked_draft(answer: Any, vocab_size: int, limit: int) -> Draft:
     """The first nodes of a draft. Raises InvalidInput where they are no tree of tokens; no others are looked at."""
     if not all(hasattr(answer, name) for name in ("tokens", "parents", "confidence")):
-        raise InvalidInput(f"it returned {shown(answer)}, but it must return None or a kv.spec.Draft")
+        raise InvalidInput(f"it returned {preview(answer)}, but it must return None or a kv.spec.Draft")
     _check_lengths(answer)
     tokens, parents = _ints(answer.tokens, "tokens", limit), _ints(answer.parents, "parents", limit)
     confidence = None if answer.confidence is None else _floats(answer.confidence, limit)
@@ -106,7 +106,7 @@ def _ints(values: Iterable[Any], what: str, limit: int) -> list[int]:
             numbers.append(operator.index(value))
         except TypeError:
             raise InvalidInput(
-                f"{what} of the draft have {shown(value)} for node {node}, but it must be an int"
+                f"{what} of the draft have {preview(value)} for node {node}, but it must be an int"
             ) from None
     return numbers
 
@@ -118,12 +118,12 @@ def _floats(values: Iterable[Any], limit: int) -> list[float]:
             numbers.append(float(value))
         except (TypeError, ValueError, OverflowError):
             raise InvalidInput(
-                f"confidences of the draft have {shown(value)} for node {node}, but it must be a number"
+                f"confidences of the draft have {preview(value)} for node {node}, but it must be a number"
             ) from None
     return numbers
 
 
 def _first(values: Iterable[T], what: str, limit: int) -> list[T]:
     if not isinstance(values, Iterable):
-        raise InvalidInput(f"{what} of the draft are {shown(values)}, but they must be one for each node")
+        raise InvalidInput(f"{what} of the draft are {preview(values)}, but they must be one for each node")
     return list(islice(values, limit))

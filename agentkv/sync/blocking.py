@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from functools import update_wrapper
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
-from .._aio.loop_thread import OnLoop
+from .._aio.loop_thread import LoopPortal
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -15,14 +15,14 @@ R = TypeVar("R")
 class Blocking(Protocol):
     """What has verbs."""
 
-    _loop: OnLoop
+    _loop: LoopPortal
 
     @property
     def awaited(self) -> Any:
         """What has them as coroutines."""
 
 
-class Verb(Generic[P, R]):
+class BlockingVerb(Generic[P, R]):
     """Runs a coroutine method of `awaited` on its event loop, and waits for it: `extend = Verb(Branch.extend)`."""
 
     def __init__(self, verb: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> None:
@@ -39,7 +39,7 @@ class Verb(Generic[P, R]):
         return update_wrapper(blocking, self._verb)
 
 
-def on_loop(loop: OnLoop, work: Callable[[], R]) -> R:
+def on_loop(loop: LoopPortal, work: Callable[[], R]) -> R:
     """What plain code returns that is for the event loop's thread."""
 
     async def run() -> R:

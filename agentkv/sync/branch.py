@@ -6,12 +6,12 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from .._aio.loop_thread import OnLoop
+from .._aio.loop_thread import LoopPortal
 from .._context.branch import Branch
 from .._types.errors import ContextClosed
 from .._types.mark import Mark
 from .._types.message import Message
-from .blocking import Verb, on_loop
+from .blocking import BlockingVerb, on_loop
 from .stream import SyncStream
 
 if TYPE_CHECKING:
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeForm
 
-    from .._context.branch import How
+    from .._context.branch import GenerateKwargs
     from .._types.checks import Prompt
     from .._types.results import Generation
     from .._types.run import Run
     from ..agents.agent import Agent
-    from ..agents.options import How as TurnHow
+    from ..agents.options import RunKwargs as TurnHow
     from ..output import Constraint
     from ..output.grammar import GrammarSource
 
@@ -38,28 +38,28 @@ class SyncBranch:
         awaited: the branch itself, for code on its event loop.
     """
 
-    def __init__(self, branch: Branch, loop: OnLoop) -> None:
+    def __init__(self, branch: Branch, loop: LoopPortal) -> None:
         """Private: use `SyncContext.branch`."""
         self.awaited = branch
         self._loop = loop
 
-    extend = Verb(Branch.extend)
-    rollback = Verb(Branch.rollback)
-    select = Verb(Branch.select)
-    logits = Verb(Branch.logits)
-    save = Verb(Branch.save)
-    offload = Verb(Branch.offload)
-    forget = Verb(Branch.forget)
-    draw_as = Verb(Branch.draw_as)
-    publish = Verb(Branch.publish)
+    extend = BlockingVerb(Branch.extend)
+    rollback = BlockingVerb(Branch.rollback)
+    select = BlockingVerb(Branch.select)
+    logits = BlockingVerb(Branch.logits)
+    save = BlockingVerb(Branch.save)
+    offload = BlockingVerb(Branch.offload)
+    forget = BlockingVerb(Branch.forget)
+    draw_as = BlockingVerb(Branch.draw_as)
+    publish = BlockingVerb(Branch.publish)
 
     @overload
     def generate(
-        self, *, output: TypeForm[Out] = ..., output_retries: int = ..., **how: Unpack[How]
+        self, *, output: TypeForm[Out] = ..., output_retries: int = ..., **how: Unpack[GenerateKwargs]
     ) -> Generation[Out]: ...
     @overload
     def generate(
-        self, *, output: GrammarSource[Out] | Constraint, output_retries: int = ..., **how: Unpack[How]
+        self, *, output: GrammarSource[Out] | Constraint, output_retries: int = ..., **how: Unpack[GenerateKwargs]
     ) -> Generation[Out]: ...
 
     def generate(self, **how: Any) -> Generation[Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .._aio.loop_thread import LoopThread, OnLoop
+from .._aio.loop_thread import LoopPortal, LoopThread
 from .._chat.tokenizer import Tokenizer
 from .._context.branch import Branch
 from .._context.context import Context
@@ -18,8 +18,8 @@ from .._storage.save import Progress, Saved
 from .._types.checks import Prompt
 from .._types.errors import InvalidInput
 from .._types.info import ModelInfo, Stats
-from .._types.show import shown
-from .blocking import Verb
+from .._types.show import preview
+from .blocking import BlockingVerb
 from .branch import SyncBranch
 
 if TYPE_CHECKING:
@@ -39,12 +39,12 @@ class SyncContext:
         awaited: the Context itself, for code on its event loop.
     """
 
-    def __init__(self, context: Context, loop: OnLoop) -> None:
+    def __init__(self, context: Context, loop: LoopPortal) -> None:
         """Private: use `kv.Context.open(...).sync()`."""
         self.awaited = context
         self._loop = loop
 
-    compact = Verb(Context.compact)
+    compact = BlockingVerb(Context.compact)
 
     def branch(
         self,
@@ -102,7 +102,7 @@ class SyncContext:
         ContextClosed after `close`; InvalidInput for what cannot be awaited.
         """
         if not inspect.isawaitable(awaitable):
-            raise InvalidInput(f"wait takes a coroutine, or anything else to await, not {shown(awaitable)}")
+            raise InvalidInput(f"wait takes a coroutine, or anything else to await, not {preview(awaitable)}")
         coroutine: Coroutine[Any, Any, R] = awaitable if inspect.iscoroutine(awaitable) else _coroutine(awaitable)
         return self._loop.wait(coroutine)
 

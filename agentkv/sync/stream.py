@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Generic, TypeVar
 
-from .._aio.loop_thread import OnLoop
+from .._aio.loop_thread import LoopPortal
 from .._context.stream import TokenStream
 from .._types.results import Generation, Token
 
@@ -18,7 +18,7 @@ class SyncStream(Generic[Out_co]):
     A generation goes on to the end of its buffer while nobody reads.
     """
 
-    def __init__(self, stream: TokenStream[Out_co], loop: OnLoop) -> None:
+    def __init__(self, stream: TokenStream[Out_co], loop: LoopPortal) -> None:
         """Private: use `SyncBranch.stream`."""
         self.awaited = stream
         self._loop = loop

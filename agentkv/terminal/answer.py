@@ -16,7 +16,7 @@ from rich.text import Text
 REDRAWN_S = 0.06  # least time between two drawings of what is being written
 
 
-class Answer:
+class AnswerView:
     """Shows a text that grows, for the length of a `with` block. Blocks that are complete (a paragraph, a list, code)
     are printed for good; only the last one is drawn anew as it grows, so nothing that has scrolled away is touched.
 
@@ -32,7 +32,7 @@ class Answer:
         self._drawn = 0.0
         self._parser = MarkdownIt().enable("table")
 
-    def __enter__(self) -> Answer:
+    def __enter__(self) -> AnswerView:
         self._live.start()
         self.draw()
         return self

@@ -18,8 +18,8 @@ from .._types.errors import AgentKVError, ContextFull, LimitReached
 from .._types.run import CallRecord, CallRequest
 from ..agents import events
 from . import commands
-from .answer import Answer
-from .session import Talk
+from .answer import AnswerView
+from .session import ChatSession
 
 if TYPE_CHECKING:
     from .keys import TypedAhead
@@ -28,7 +28,7 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 HOW_TO_LEAVE = "Ctrl-D or /quit leaves, /help lists commands"
 
 
-class Stop:
+class InterruptHandler:
     """Ctrl-C between prompts: ends what is under way, and nothing else. SIGTERM: ends all.
 
     Attributes:
@@ -60,12 +60,12 @@ class Stop:
                 self._scope = None
 
 
-async def chat(talk: Talk, console: Console) -> None:
+async def chat(talk: ChatSession, console: Console) -> None:
     """Asks a person, until they leave. Raises SystemExit where SIGTERM ended it."""
     from .keys import TypedAhead, keep_lines
     from .prompt import prompt_session
 
-    session, stop = prompt_session(talk), Stop()
+    session, stop = prompt_session(talk), InterruptHandler()
     typed = TypedAhead(session.input, session.output)
     keep_lines(session.input)
     async with anyio.create_task_group() as group:
@@ -92,18 +92,20 @@ async def chat(talk: Talk, console: Console) -> None:
         raise SystemExit(128 + signal.SIGTERM)
 
 
-async def chat_of_lines(talk: Talk, console: Console) -> None:
+async def chat_of_lines(talk: ChatSession, console: Console) -> None:
     """Reads a line at a time from what is no terminal. Raises what goes wrong."""
     async with await anyio.open_file(sys.stdin.fileno(), encoding="utf-8", errors="replace", closefd=False) as lines:
         async for line in lines:
             try:
                 if line.strip():
-                    await respond(talk, line.strip(), console, Stop())
+                    await respond(talk, line.strip(), console, InterruptHandler())
             except commands.Leave:
                 break
 
 
-async def respond(talk: Talk, line: str, console: Console, stop: Stop, typed: TypedAhead | None = None) -> bool:
+async def respond(
+    talk: ChatSession, line: str, console: Console, stop: InterruptHandler, typed: TypedAhead | None = None
+) -> bool:
     """Does a command, or has a message answered; without `typed` nobody is there to let tools run that ask first.
 
     False where it was stopped.
@@ -133,7 +135,7 @@ def told(error: Exception) -> str:
     return str(error)
 
 
-async def _answer(talk: Talk, message: str, console: Console, typed: TypedAhead | None) -> None:
+async def _answer(talk: ChatSession, message: str, console: Console, typed: TypedAhead | None) -> None:
     begun: set[str] = set()
     with _shown_with(typed, console) as answer:
         async with talk.ask(message) as turn:
@@ -160,17 +162,17 @@ async def _answer(talk: Talk, message: str, console: Console, typed: TypedAhead 
 
 
 @contextmanager
-def _shown_with(typed: TypedAhead | None, console: Console) -> Iterator[Answer]:
+def _shown_with(typed: TypedAhead | None, console: Console) -> Iterator[AnswerView]:
     """An answer, and below it how to stop it and what waits for its end."""
     if typed is None:
-        with Answer(console) as answer:
+        with AnswerView(console) as answer:
             yield answer
         return
 
     def below() -> str:
         return f"> {typed.shown}  (Ctrl-C stops, and drops this)" if typed.shown else "Ctrl-C stops"
 
-    with Answer(console, below) as answer:
+    with AnswerView(console, below) as answer:
         typed.changed = answer.draw
         try:
             yield answer
@@ -178,7 +180,7 @@ def _shown_with(typed: TypedAhead | None, console: Console) -> Iterator[Answer]:
             typed.changed = lambda: None
 
 
-async def _decide(asked: events.ApprovalAsked, answer: Answer, typed: TypedAhead | None) -> None:
+async def _decide(asked: events.ApprovalAsked, answer: AnswerView, typed: TypedAhead | None) -> None:
     if typed is None:
         answer.note(f"{_spelled(asked.call)} asks first, and nobody is there: it does not run")
         asked.deny("nobody was there to approve it")

@@ -10,7 +10,7 @@ from pathlib import Path
 from .._console.console import bytes_text
 from .._types.checks import checked_path
 from .._types.errors import InvalidInput
-from .session import Talk
+from .session import ChatSession
 
 
 class Leave(Exception):
@@ -18,11 +18,11 @@ class Leave(Exception):
 
 
 Words = Sequence[str]
-Does = Callable[[Talk, Words], Awaitable[str]]
+Does = Callable[[ChatSession, Words], Awaitable[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class SlashCommand:
     """One command.
 
     Attributes:
@@ -39,7 +39,7 @@ class Command:
     most: int = 0
 
 
-async def run(talk: Talk, line: str) -> str:
+async def run(talk: ChatSession, line: str) -> str:
     """Does what a line says, and returns what to show. Raises Leave, AgentKVError, OSError."""
     name, *rest = line.split(maxsplit=1)
     command = COMMANDS.get(name)
@@ -51,19 +51,19 @@ async def run(talk: Talk, line: str) -> str:
     return await command.does(talk, words)
 
 
-async def _fork(talk: Talk, words: Words) -> str:
+async def _fork(talk: ChatSession, words: Words) -> str:
     before = talk.current
     name = await talk.fork(*words)
     return f"on {name} now, a fork of {before}"
 
 
-async def _switch(talk: Talk, words: Words) -> str:
+async def _switch(talk: ChatSession, words: Words) -> str:
     talk.switch(words[0])
     last = talk.branch.messages[-1].content if talk.branch.messages else ""
     return f"on {talk.current} now: {_short(last)}"
 
 
-async def _rollback(talk: Talk, words: Words) -> str:
+async def _rollback(talk: ChatSession, words: Words) -> str:
     turns = words[0] if words else "1"
     if not turns.isdecimal() or len(turns) > 9:
         raise InvalidInput(f"{_short(turns)!r} is no number of questions")
@@ -71,7 +71,7 @@ async def _rollback(talk: Talk, words: Words) -> str:
     return f"took back all from {_short(first)!r} on"
 
 
-async def _branches(talk: Talk, words: Words) -> str:
+async def _branches(talk: ChatSession, words: Words) -> str:
     rows = [("  " * depth + name, name, branch) for depth, name, branch in talk.tree()]
     width = max(len(shown) for shown, _, _ in rows)
     digits = max(len(str(len(branch))) for _, _, branch in rows)
@@ -83,12 +83,12 @@ async def _branches(talk: Talk, words: Words) -> str:
     return "\n".join(lines)
 
 
-async def _close(talk: Talk, words: Words) -> str:
+async def _close(talk: ChatSession, words: Words) -> str:
     await talk.close(words[0])
     return f"closed {words[0]}"
 
 
-async def _tools(talk: Talk, words: Words) -> str:
+async def _tools(talk: ChatSession, words: Words) -> str:
     if not words:
         on = {tool.name for tool in talk.agent.tools}
         lines = [f"{'on ' if name in on else 'off'}  {name}: {tool.description}" for name, tool in talk.tools.items()]
@@ -99,24 +99,24 @@ async def _tools(talk: Talk, words: Words) -> str:
     return f"{words[1]} is {words[0]}{_without(lost)}"
 
 
-async def _spec(talk: Talk, words: Words) -> str:
+async def _spec(talk: ChatSession, words: Words) -> str:
     if words[0] not in ("on", "off"):
         raise InvalidInput("usage: /spec on, or /spec off")
     talk.speculate(words[0] == "on")
     return f"speculation is {words[0]}"
 
 
-async def _save(talk: Talk, words: Words) -> str:
+async def _save(talk: ChatSession, words: Words) -> str:
     saved = await talk.save(_file(words[0]))
     count = len(talk.names)
     return f"saved {count} {'branch' if count == 1 else 'branches'} to {words[0]} ({bytes_text(saved.nbytes)})"
 
 
-async def _load(talk: Talk, words: Words) -> str:
+async def _load(talk: ChatSession, words: Words) -> str:
     return await loaded(talk, _file(words[0]))
 
 
-async def _stats(talk: Talk, words: Words) -> str:
+async def _stats(talk: ChatSession, words: Words) -> str:
     stats, info = talk.context.stats, talk.context.model_info
     rate = stats.generated / stats.forward_seconds if stats.forward_seconds else 0
     drafts = f", {stats.accepted} of {stats.drafted} drafts accepted" if stats.drafted else ""
@@ -129,47 +129,47 @@ async def _stats(talk: Talk, words: Words) -> str:
     )
 
 
-async def _system(talk: Talk, words: Words) -> str:
+async def _system(talk: ChatSession, words: Words) -> str:
     if not words:
         return talk.system or "there is no system prompt; /system TEXT sets one"
     lost = await talk.instruct(words[0])
     return f"the system prompt is set, and the conversation read again under it{_without(lost)}"
 
 
-async def _clear(talk: Talk, words: Words) -> str:
+async def _clear(talk: ChatSession, words: Words) -> str:
     await talk.clear()
     return f"a new conversation on {talk.current}"
 
 
-async def _quit(talk: Talk, words: Words) -> str:
+async def _quit(talk: ChatSession, words: Words) -> str:
     raise Leave
 
 
-async def _help(talk: Talk, words: Words) -> str:
+async def _help(talk: ChatSession, words: Words) -> str:
     width = max(len(f"{name} {command.usage}") for name, command in COMMANDS.items())
     lines = [f"{f'{name} {command.usage}':{width}}  {command.help}" for name, command in COMMANDS.items()]
     return "\n".join([*lines, "", "Enter sends, Alt-Enter begins a new line, Ctrl-C stops an answer, Ctrl-D leaves."])
 
 
 COMMANDS = {
-    "/fork": Command("[NAME]", "go on on a copy of this branch, at no cost", _fork, most=1),
-    "/switch": Command("NAME", "go on on another branch", _switch, 1, 1),
-    "/branches": Command("", "all branches, as a tree", _branches),
-    "/rollback": Command("[N]", "take back the last question, or the last N", _rollback, most=1),
-    "/close": Command("NAME", "drop a branch", _close, 1, 1),
-    "/tools": Command("[on|off NAME]", "list tools, or turn one on or off", _tools, most=2),
-    "/system": Command("[TEXT]", "show or set the system prompt", _system, most=1),
-    "/spec": Command("on|off", "draft from what was said before: same answers, sooner", _spec, 1, 1),
-    "/save": Command("FILE", "save all branches, keys and values included", _save, 1, 1),
-    "/load": Command("FILE", "add the branches of a file", _load, 1, 1),
-    "/stats": Command("", "tokens, cells, speed", _stats),
-    "/clear": Command("", "begin a new conversation on this branch; others stay", _clear),
-    "/help": Command("", "this list", _help),
-    "/quit": Command("", "leave", _quit),
+    "/fork": SlashCommand("[NAME]", "go on on a copy of this branch, at no cost", _fork, most=1),
+    "/switch": SlashCommand("NAME", "go on on another branch", _switch, 1, 1),
+    "/branches": SlashCommand("", "all branches, as a tree", _branches),
+    "/rollback": SlashCommand("[N]", "take back the last question, or the last N", _rollback, most=1),
+    "/close": SlashCommand("NAME", "drop a branch", _close, 1, 1),
+    "/tools": SlashCommand("[on|off NAME]", "list tools, or turn one on or off", _tools, most=2),
+    "/system": SlashCommand("[TEXT]", "show or set the system prompt", _system, most=1),
+    "/spec": SlashCommand("on|off", "draft from what was said before: same answers, sooner", _spec, 1, 1),
+    "/save": SlashCommand("FILE", "save all branches, keys and values included", _save, 1, 1),
+    "/load": SlashCommand("FILE", "add the branches of a file", _load, 1, 1),
+    "/stats": SlashCommand("", "tokens, cells, speed", _stats),
+    "/clear": SlashCommand("", "begin a new conversation on this branch; others stay", _clear),
+    "/help": SlashCommand("", "this list", _help),
+    "/quit": SlashCommand("", "leave", _quit),
 }
 
 
-async def loaded(talk: Talk, path: Path) -> str:
+async def loaded(talk: ChatSession, path: Path) -> str:
     """Adds the branches of a file, and returns what to show. Raises as `Context.load_all` does."""
     names = await talk.load(path)
     lacking = talk.lacking()

@@ -20,12 +20,12 @@ from ..overflow import DropOldest, Room
 from ..spec import PromptLookup
 from .chat import HOW_TO_LEAVE, chat, chat_of_lines, show
 from .commands import loaded
-from .session import Talk
+from .session import ChatSession
 from .tools import CALCULATOR, tools_of
 
 
 @dataclass(frozen=True, slots=True)
-class ForgetsAloud:
+class AnnouncedDropOldest:
     """Lets the oldest tokens go, as `kv.overflow.DropOldest` does, and says how many.
 
     Attributes:
@@ -48,7 +48,7 @@ def _held(room: Room) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class How:
+class ChatOptions:
     """What `agentkv chat` was asked for; its options say what each is."""
 
     model: Path
@@ -68,7 +68,7 @@ class How:
     rescue: Rescue = True
 
 
-async def talking(how: How) -> None:
+async def talking(how: ChatOptions) -> None:
     """Opens the model, and chats. Raises as `Context.open` and `Context.load_all` do, InvalidInput."""
     own = [] if how.tools is None else tools_of(how.tools)
     on = [*([CALCULATOR] if how.calculator else []), *own]
@@ -82,7 +82,7 @@ async def talking(how: How) -> None:
         thinking=how.thinking,
         speculative=PromptLookup() if how.speculates else None,
     )
-    room = ForgetsAloud(stdout if stdout.is_terminal else stderr)
+    room = AnnouncedDropOldest(stdout if stdout.is_terminal else stderr)
     async with Context.open(
         how.model, how.capacity, threads=how.threads, overflow=room, call_format=how.call_format, rescue=how.rescue
     ) as context:
@@ -91,7 +91,7 @@ async def talking(how: How) -> None:
                 f"{how.called} is a base model: it has no chat template, so nothing tells it when to answer. Have it "
                 "go on with texts: agentkv serve, and POST /v1/completions; or await ctx.branch(text) in Python"
             )
-        talk = Talk(context, agent, [CALCULATOR, *own])
+        talk = ChatSession(context, agent, [CALCULATOR, *own])
         if how.load is None:
             await talk.begin()
         else:

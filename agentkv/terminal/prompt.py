@@ -14,12 +14,12 @@ from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 from .commands import COMMANDS
-from .session import Talk
+from .session import ChatSession
 
 HISTORY = "chat-history"
 
 
-def prompt_session(talk: Talk) -> PromptSession[str]:
+def prompt_session(talk: ChatSession) -> PromptSession[str]:
     """Enter sends, Alt-Enter (or Ctrl-J) begins a new line; what is pasted keeps its lines."""
     keys = KeyBindings()
 
@@ -67,7 +67,7 @@ class _History(FileHistory):
 
 
 class _Commands(Completer):
-    def __init__(self, talk: Talk) -> None:
+    def __init__(self, talk: ChatSession) -> None:
         self._talk = talk
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:

@@ -18,12 +18,12 @@ from .._types.message import Message
 from ..agents.agent import Agent
 from ..agents.stream import AgentStream
 from ..agents.tool import Tool
-from ..agents.trunks import told_tools
+from ..agents.trunks import tools_in_prompt
 
 _NAME = re.compile(r"[^\s/]{1,40}")
 
 
-class Talk:
+class ChatSession:
     """Branches by name, one of them the current one, once it was begun or loaded.
 
     Args:
@@ -150,10 +150,10 @@ class Talk:
 
     def lacking(self) -> list[str]:
         """Tools that the current branch tells its model of, and that are not here: of a branch that was loaded."""
-        return [name for name in told_tools(self.branch) if name not in self.tools]
+        return [name for name in tools_in_prompt(self.branch) if name not in self.tools]
 
     def _agent_of(self, branch: Branch) -> Agent[None, str]:
-        on = [self.tools[name] for name in told_tools(branch) if name in self.tools]
+        on = [self.tools[name] for name in tools_in_prompt(branch) if name in self.tools]
         return replace(self._agent, instructions=_system(branch), tools=on)
 
     async def _become(self, agent: Agent[None, str]) -> int:

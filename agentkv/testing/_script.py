@@ -6,25 +6,25 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .._types.errors import InvalidInput
-from ..output._compiler import Grammars
-from ..output._matcher import ConstraintFailed, Masks, Rule, State
+from ..output._compiler import ConstraintCompiler
+from ..output._matcher import ConstraintFailed, Masks, Matcher, Rule
 from ..output._thinking import ThinkingRule
 
 if TYPE_CHECKING:
     from agentkv_runtime.constraints import PythonConstraint
 
     from .._chat.tokenizer import Tokenizer
-    from .._context.core import Home
+    from .._context.core import ContextCore
     from .._engine.interface import StepEngine
     from ..output._compiler import Description
 
 Spell = Callable[[object, Callable[..., str]], str]
 
 
-class Script(Grammars):
+class Script(ConstraintCompiler):
     """A Context's grammars, with a reply for each generation: it says the reply, and its grammar must allow that."""
 
-    def __init__(self, home: Home, script: Sequence[Any] | Callable[[str], Any], spell: Spell) -> None:
+    def __init__(self, home: ContextCore, script: Sequence[Any] | Callable[[str], Any], spell: Spell) -> None:
         super().__init__(home.grammars.tokenizer, home.grammars.vocab_size)
         self._home = home
         self._make = script if callable(script) else None
@@ -69,16 +69,16 @@ class ReplyRule:
         self._vocab_size = vocab_size
         self._own = own
 
-    def begin(self) -> State:
+    def begin(self) -> Matcher:
         """The state of a generation that begins. Raises ConstraintFailed where its grammar does not allow the reply."""
         if self._own is not None:
             self._check(self._own.begin())
         return ReplyState(self._tokens, self._eos, self._vocab_size)
 
-    def end(self, state: State) -> None:
+    def end(self, state: Matcher) -> None:
         """A generation is over."""
 
-    def _check(self, state: State) -> None:
+    def _check(self, state: Matcher) -> None:
         said = [token for token in self._tokens if token not in self._eos]
         for place, token in enumerate(said):
             if not state.allowed([token], [-1]):

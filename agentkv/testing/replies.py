@@ -12,7 +12,7 @@ from .. import models
 from .._context.context import Context
 from .._context.handle import core_of
 from .._types.errors import InvalidInput
-from .._types.show import said, shown
+from .._types.show import preview, safe_str
 from ._script import Script
 
 
@@ -58,7 +58,7 @@ async def replies(
     """
     if not callable(script) and (isinstance(script, str) or not isinstance(script, Sequence)):
         raise InvalidInput(
-            f"script is {shown(script)}, but it must be a list of replies, or a function that makes them"
+            f"script is {preview(script)}, but it must be a list of replies, or a function that makes them"
         )
     async with Context.open(models.nano() if model is None else model, **options) as context:
         written = Script(core_of(context), script, _spelled)
@@ -72,10 +72,12 @@ def _spelled(reply: object, write: Callable[[str, Sequence[tuple[str, dict[str, 
     """A reply as the model writes it. Raises InvalidInput."""
     parts = [reply] if isinstance(reply, str | Call) else reply
     if not isinstance(parts, Sequence) or not all(isinstance(part, str | Call) for part in parts):
-        raise InvalidInput(f"the script has {shown(reply)}, but a reply is text, a kv.testing.call, or a list of these")
+        raise InvalidInput(
+            f"the script has {preview(reply)}, but a reply is text, a kv.testing.call, or a list of these"
+        )
     text = "".join(part for part in parts if isinstance(part, str))
     calls = [(part.name, part.arguments) for part in parts if isinstance(part, Call)]
     try:
         return write(text, calls) if calls else text
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidInput(f"the script has {shown(reply)}, which has no JSON form: {said(error)}") from error
+        raise InvalidInput(f"the script has {preview(reply)}, which has no JSON form: {safe_str(error)}") from error

@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .records import AnyRecord, Began, Branched, Conversed, Held, JobBegan, JobEnded, Logged, Spelled, Stepped, Verb
+from .records import (
+    AnyRecord,
+    Began,
+    Branched,
+    CacheLevel,
+    Conversed,
+    JobBegan,
+    JobEnded,
+    Logged,
+    Spelled,
+    Stepped,
+    Verb,
+)
 
 _ARITY = {"rollback": 2, "adopt": 1, "forget": 3, "forgotten": 4, "replace": 3, "set_stream": 2, "take_back": 3}
 _FACTS = ("path", "backend", "vocab_size", "kv_dtype", "fingerprint", "bit_exact")
@@ -33,7 +45,7 @@ def _stepped(record: Stepped) -> str:
     return "shares of a step" if record.shares is not None and len(record.shares) % _SHARE_BYTES else ""
 
 
-def _held(record: Held) -> str:
+def _held(record: CacheLevel) -> str:
     cells = (record.branches, record.cells_used, record.cells_shared, record.cells_retained)
     return "" if _small(cells) else "counts of cells"
 
@@ -78,7 +90,7 @@ def _small(numbers: Iterable[int]) -> bool:
 _CHECKS: dict[type, Callable[[Any], str]] = {
     Began: _began,
     Stepped: _stepped,
-    Held: _held,
+    CacheLevel: _held,
     Branched: _branched,
     Verb: _verb,
     Logged: _logged,

@@ -13,19 +13,19 @@ from pydantic import ValidationError
 from .._chat.conversation import Conversation, Entry
 from .._documents.conversations import SavedConversations, SavedEntry, SavedState
 from .._types.errors import AgentKVError, TraceError
-from .records import Conversed, Told
+from .records import Conversed, ValueRecord
 
 _KEPT = 4096  # values that records may refer to; older ones are told again
 
 
-class Teller:
+class ConversationTracer:
     """Makes records of conversations.
 
     Args:
         put: takes the values that records refer to, before these.
     """
 
-    def __init__(self, put: Callable[[Told], None]) -> None:
+    def __init__(self, put: Callable[[ValueRecord], None]) -> None:
         self._put = put
         self._known: OrderedDict[tuple[str, int], tuple[int, object]] = OrderedDict()  # number, what keeps it alive
         self._told = 0
@@ -73,7 +73,7 @@ class Teller:
         text = json_of(value())  # it may tell others
         self._told += 1
         self._known[kind, id(owner)] = self._told, owner
-        self._put(Told(self._told, text))
+        self._put(ValueRecord(self._told, text))
         while len(self._known) > _KEPT:
             self._known.popitem(last=False)
         return self._told

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import xxhash
 
 from .._types.sampling import Sampling
-from .records import AnyRecord, Branched, How, JobBegan, JobEnded, Logged, Noted, Stepped, Verb
+from .records import AnyRecord, Branched, GenerateParams, JobBegan, JobEnded, Logged, Noted, Stepped, Verb
 
 if TYPE_CHECKING:
     from agentkv_runtime.engine import GenerateOptions, Pin, StoredBranch
@@ -193,15 +193,21 @@ class TracedEngine:
         self.put(Verb(now(), name, branch, list(numbers)))
 
     def _began(
-        self, job: int, branch: int, kind: str, tokens: int = 0, how: How | None = None, choices: Sequence[bytes] = ()
+        self,
+        job: int,
+        branch: int,
+        kind: str,
+        tokens: int = 0,
+        how: GenerateParams | None = None,
+        choices: Sequence[bytes] = (),
     ) -> int:
         self._branch_of[job] = branch
         self.put(JobBegan(now(), job, branch, kind, tokens, how, list(choices)))
         return job
 
-    def _how(self, options: GenerateOptions) -> How:
+    def _how(self, options: GenerateOptions) -> GenerateParams:
         sampling = options.sampling
-        return How(
+        return GenerateParams(
             options.max_tokens,
             list(options.stop),
             {name: getattr(sampling, name) for name in _SAMPLING},

@@ -11,8 +11,8 @@ from .records import (
     AnyRecord,
     Began,
     Branched,
+    CacheLevel,
     CallEnded,
-    Held,
     JobBegan,
     JobEnded,
     Noted,
@@ -60,7 +60,7 @@ class _Writer:
             self._begin(record)
         elif isinstance(record, Stepped):
             self._slice(_STEPS, "step", record.at, record.at + record.took, forwards=record.forwards)
-        elif isinstance(record, Held):
+        elif isinstance(record, CacheLevel):
             self._count(_CELLS, record.at, record.cells_used)
             self._count(_BYTES, record.at, record.kv_bytes)
         elif isinstance(record, Branched):

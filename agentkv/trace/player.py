@@ -11,18 +11,18 @@ import anyio
 import numpy as np
 import xxhash
 
-from .._aio.tasks import Together
+from .._aio.tasks import FirstErrorGroup
 from .._context.branch import Branch, new_branch
 from .._context.handle import core_of, handle_of
 from .._context.overflow import run_waiting
 from .._engine.commands import Job
 from .._engine.jobs import GenerationJob
 from .._types.errors import AgentKVError
-from .._types.show import said
+from .._types.show import safe_str
 from .._types.tokens import common_prefix
 from .conversations import conversation_of
 from .interruptions import Interruption, Logs, interruptions_of, nothing
-from .records import AnyRecord, Branched, Conversed, How, JobBegan, JobEnded, Logged, Verb
+from .records import AnyRecord, Branched, Conversed, GenerateParams, JobBegan, JobEnded, Logged, Verb
 from .replayed import Difference, Replayed
 from .story import Story
 
@@ -59,7 +59,7 @@ class Player:
 
     async def play(self, progress: Progress | None = None) -> None:
         """All of it."""
-        async with Together() as self._group:
+        async with FirstErrorGroup() as self._group:
             for index, record in enumerate(self.story.records):
                 if not self.changes.takes(self, index, record):
                     self._play(index, record)
@@ -98,7 +98,7 @@ class Player:
         self._group.start_soon(do)
 
     def _leave_out(self, error: AgentKVError) -> None:
-        self.result.left_out.append(f"{type(error).__name__}: {said(error)}")
+        self.result.left_out.append(f"{type(error).__name__}: {safe_str(error)}")
 
     def follow(self, record: AnyRecord) -> None:
         """Keeps `logs` as the trace says they are."""
@@ -233,7 +233,7 @@ class Player:
                 self.differs(began, -1, "scores", str(ended.scores), str(list(finished.scores)))
 
     async def _generate(
-        self, branch: Branch, began: JobBegan, how: How, ended: JobEnded, inside: deque[Interruption]
+        self, branch: Branch, began: JobBegan, how: GenerateParams, ended: JobEnded, inside: deque[Interruption]
     ) -> None:
         recorded = array("i")
         recorded.frombytes(ended.tokens)
@@ -262,7 +262,7 @@ class Player:
         self._compare_digests(began, ended.digests, finished.digests)
 
     async def generated(
-        self, branch: Branch, how: How, max_tokens: int, inside: deque[Interruption] | None = None
+        self, branch: Branch, how: GenerateParams, max_tokens: int, inside: deque[Interruption] | None = None
     ) -> Finished:
         """A generation like a recorded one, with what was done inside of it, which it takes out of `inside`."""
         from agentkv_runtime.engine import GenerateOptions, Sampling

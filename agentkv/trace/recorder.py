@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 
 from .._context.handle import core_of
 from .._types.log import log
-from .._types.show import said
+from .._types.show import safe_str
 from ..agents.events import ApprovalAsked, CallFinished, CallStarted, Retried, RolledBack
-from .conversations import Teller, json_of
+from .conversations import ConversationTracer, json_of
 from .records import (
     VERSION,
     AnyRecord,
     Began,
+    CacheLevel,
     CallBegan,
     CallEnded,
     Ended,
-    Held,
     Noted,
     TurnBegan,
     TurnEnded,
@@ -56,7 +56,7 @@ class Recorder:
         self.error: Exception | None = None
         self.records = 0
         self.put = self._queue.append
-        self._teller = Teller(self.put)
+        self._teller = ConversationTracer(self.put)
         self.put(_began(ctx))
 
     def start(self) -> None:
@@ -109,7 +109,7 @@ class Recorder:
     def turn_ended(self, turn: TurnInfo, rounds: int, error: BaseException | None) -> None:
         """See Observer."""
         number = self._turns.pop(turn, -1)
-        why = "" if error is None else _text(f"{type(error).__name__}: {said(error)}")
+        why = "" if error is None else _text(f"{type(error).__name__}: {safe_str(error)}")
         self.put(TurnEnded(now(), number, why, rounds))
 
     def _run(self) -> None:
@@ -132,13 +132,13 @@ class Recorder:
             except Exception as error:  # what is recorded goes on without
                 self.error = error
                 self._sinks.remove(sink)
-                log.error("recording ends early", reason=said(error))
+                log.error("recording ends early", reason=safe_str(error))
                 sink.close()
 
-    def _held(self) -> Held:
+    def _held(self) -> CacheLevel:
         snapshot = core_of(self._ctx).loop.snapshot
         stats = snapshot.engine
-        return Held(
+        return CacheLevel(
             now(),
             stats.branches,
             stats.cells_used,

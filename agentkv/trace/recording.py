@@ -12,10 +12,10 @@ import anyio
 from anyio import to_thread
 
 from .._context.handle import core_of
-from .._engine.commands import Verb as EngineVerb
+from .._engine.commands import ImmediateCommand as EngineVerb
 from .._types.checks import checked_path
 from .._types.errors import ContextClosed, InvalidInput
-from .._types.show import shown
+from .._types.show import preview
 from .engine import GrammarText, TracedEngine
 from .log_sink import LogSink
 from .recorder import Recorder
@@ -49,7 +49,7 @@ class Recording:
     def note(self, text: str, branch: Branch | None = None) -> None:
         """A line of your own in the trace, at this moment, on a branch if there is one that it concerns."""
         if not isinstance(text, str):
-            raise InvalidInput(f"text is {shown(text)}, but it must be a str")
+            raise InvalidInput(f"text is {preview(text)}, but it must be a str")
         where = -1 if branch is None else branch.id
         self._recorder.put(Noted(now(), where, "note", text.encode("utf-8", "replace").decode()))
 
@@ -88,7 +88,7 @@ async def recorded(ctx: Context, sinks: Sequence[Sink]) -> AsyncIterator[Recorde
     try:
         loop.check_open()
         recorder = Recorder(ctx, sinks)
-        tap = _Tap(recorder, core.grammars.text_of)
+        tap = AttachTracer(recorder, core.grammars.text_of)
         await loop.run(tap)
     except BaseException:
         for sink in sinks:
@@ -102,14 +102,14 @@ async def recorded(ctx: Context, sinks: Sequence[Sink]) -> AsyncIterator[Recorde
         core.observers.remove(recorder)
         recorder.end()
         if loop.is_open:
-            loop.submit(_Untap(tap))
+            loop.submit(DetachTracer(tap))
         raise
     finally:
         core.observers.remove(recorder)
         if not recorder.ended:
             with anyio.CancelScope(shield=True):
                 with suppress(ContextClosed):  # it was left first
-                    await loop.run(_Untap(tap))
+                    await loop.run(DetachTracer(tap))
                 recorder.end()
                 await to_thread.run_sync(recorder.join)
 
@@ -121,7 +121,7 @@ async def logged(ctx: Context) -> AsyncIterator[None]:
         yield
 
 
-class _Tap(EngineVerb[None]):
+class AttachTracer(EngineVerb[None]):
     """From here on the recorder is told; first, of the branches that are there."""
 
     __slots__ = ("_recorder", "_text_of", "traced")
@@ -150,12 +150,12 @@ class _Tap(EngineVerb[None]):
             worker.engine.set_digests(False)
 
 
-class _Untap(EngineVerb[None]):
+class DetachTracer(EngineVerb[None]):
     """Ends what a tap began."""
 
     __slots__ = ("_tap",)
 
-    def __init__(self, tap: _Tap) -> None:
+    def __init__(self, tap: AttachTracer) -> None:
         super().__init__()
         self._tap = tap
 

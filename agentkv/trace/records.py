@@ -54,7 +54,7 @@ class Stepped(Record, tag=2, frozen=True):
     shares: bytes | None
 
 
-class Held(Record, tag=3, frozen=True):
+class CacheLevel(Record, tag=3, frozen=True):
     """What the cache holds, every now and then: cells and bytes."""
 
     at: int
@@ -107,7 +107,7 @@ class Logged(Record, tag=6, frozen=True):
     added: bytes
 
 
-class How(Record, frozen=True):
+class GenerateParams(Record, frozen=True):
     """How a generation draws, and what ends it.
 
     Attributes:
@@ -142,7 +142,7 @@ class JobBegan(Record, tag=7, frozen=True):
     branch: int
     kind: str
     tokens: int = 0
-    how: How | None = None
+    how: GenerateParams | None = None
     choices: list[bytes] = []
 
 
@@ -171,7 +171,7 @@ class JobEnded(Record, tag=8, frozen=True):
     output_began: int = -1
 
 
-class Told(Record, tag=17, frozen=True):
+class ValueRecord(Record, tag=17, frozen=True):
     """A value that others refer to by its number: a message, tools, the state of a conversation; JSON."""
 
     number: int
@@ -279,13 +279,13 @@ class Ended(Record, tag=16, frozen=True):
 AnyRecord: TypeAlias = (
     Began
     | Stepped
-    | Held
+    | CacheLevel
     | Branched
     | Verb
     | Logged
     | JobBegan
     | JobEnded
-    | Told
+    | ValueRecord
     | Conversed
     | TurnBegan
     | TurnEnded

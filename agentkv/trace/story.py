@@ -13,16 +13,16 @@ from .records import (
     AnyRecord,
     Began,
     Branched,
+    CacheLevel,
     CallBegan,
     CallEnded,
     Ended,
-    Held,
     JobEnded,
     Logged,
     Spelled,
     Stepped,
-    Told,
     TurnBegan,
+    ValueRecord,
     Verb,
 )
 
@@ -89,7 +89,7 @@ def read_story(path: Path) -> Story:
             if story is None:
                 assert isinstance(record, Began)  # read_frames says so
                 story = Story(record)
-            elif not isinstance(record, Stepped | Held | Spelled):
+            elif not isinstance(record, Stepped | CacheLevel | Spelled):
                 _add(story, record, fresh)
     assert story is not None
     return story
@@ -104,7 +104,7 @@ def canonical(arguments: str) -> str:
 
 
 def _add(story: Story, record: AnyRecord, fresh: set[int]) -> None:
-    if isinstance(record, Told):
+    if isinstance(record, ValueRecord):
         story.values[record.number] = record.json
         return
     story.records.append(record)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from .._context.handle import core_of, handle_of
 from .._types.errors import AgentKVError, InvalidInput
-from .._types.show import said
+from .._types.show import safe_str
 from .conversations import conversation_of
-from .records import AnyRecord, Branched, CallEnded, Conversed, How, JobBegan, Logged, Verb
+from .records import AnyRecord, Branched, CallEnded, Conversed, GenerateParams, JobBegan, Logged, Verb
 from .replayed import Changed, Replayed
 from .story import Story, canonical
 
@@ -45,9 +45,9 @@ class WhatIf:
             call = story.call(name)
             self._override[call.turn, call.call] = content
             self._results[call.name, story.arguments(call)] = content
-            at, said = self._entered(call)
-            self._changes[at] = said
-        self._changed: dict[int, _Way] = {}
+            at, safe_str = self._entered(call)
+            self._changes[at] = safe_str
+        self._changed: dict[int, ChangedBranch] = {}
 
     def _entered(self, call: CallEnded) -> tuple[int, int]:
         """Where the tokens of its result enter the branch, and where the trace says which messages these are."""
@@ -67,10 +67,10 @@ class WhatIf:
     def takes(self, player: Player, index: int, record: AnyRecord) -> bool:
         """Is a record of a changed branch, and no affair of the replay's?"""
         if index in self._changes:
-            said = self._story.records[self._changes[index]]
-            assert isinstance(said, Conversed)
+            safe_str = self._story.records[self._changes[index]]
+            assert isinstance(safe_str, Conversed)
             player.follow(record)
-            self._begin(player, said)
+            self._begin(player, safe_str)
             return True
         branch = getattr(record, "branch", -1)
         if isinstance(record, Branched) and record.source in self._changed:
@@ -92,44 +92,47 @@ class WhatIf:
         for way in [*self._changed.values()]:
             self._note(player, way)
 
-    def _begin(self, player: Player, said: Conversed) -> None:
-        conversation = conversation_of(self._story.values, said.state)
-        tokens = player.logs[said.branch][: conversation.base]
+    def _begin(self, player: Player, safe_str: Conversed) -> None:
+        conversation = conversation_of(self._story.values, safe_str.state)
+        tokens = player.logs[safe_str.branch][: conversation.base]
         messages = [
             dict(entry.message)
             for entry in conversation.entries
             if entry.read is None and entry.start >= conversation.base
         ]
-        turn = max(t.turn for t in self._story.turns.values() if t.branch == said.branch and t.at <= said.at)
+        turn = max(t.turn for t in self._story.turns.values() if t.branch == safe_str.branch and t.at <= safe_str.at)
         for message in messages:
             message["content"] = self._override.get((turn, str(message.get("tool_call_id"))), message["content"])
         before = conversation.before
-        way = self._changed[said.branch] = _Way(said.branch, len(tokens), in_turn=True)
-        how = self._next_how(said)
+        way = self._changed[safe_str.branch] = ChangedBranch(safe_str.branch, len(tokens), in_turn=True)
+        how = self._next_how(safe_str)
 
         async def change() -> None:
-            await player.sync(said.branch, array("i", tokens))
-            branch = player.branches[said.branch]
+            await player.sync(safe_str.branch, array("i", tokens))
+            branch = player.branches[safe_str.branch]
             if before is not None:
                 handle_of(branch).state.converse(before)
             way.live_from = len(branch)
             await branch.extend(messages)
             await self._turn(player, way, branch, how)
 
-        player.later(change, said.branch, failed=way.stop)
+        player.later(change, safe_str.branch, failed=way.stop)
 
-    def _next_how(self, said: Conversed) -> How | None:
+    def _next_how(self, safe_str: Conversed) -> GenerateParams | None:
         """How the branch generates next."""
         return next(
             (
                 record.how
                 for record in self._story.records
-                if isinstance(record, JobBegan) and record.branch == said.branch and record.how and record.at > said.at
+                if isinstance(record, JobBegan)
+                and record.branch == safe_str.branch
+                and record.how
+                and record.at > safe_str.at
             ),
             None,
         )
 
-    async def _turn(self, player: Player, way: _Way, branch: Branch, how: How | None) -> None:
+    async def _turn(self, player: Player, way: ChangedBranch, branch: Branch, how: GenerateParams | None) -> None:
         """Messages of the model, and results for its calls, to the answer."""
         for _ in range(MOST_ROUNDS):
             if how is None or way.note.stopped:
@@ -147,7 +150,7 @@ class WhatIf:
             await branch.extend(results)
         way.note.stopped = f"it still made calls after {MOST_ROUNDS} messages"
 
-    def _answers(self, way: _Way, message: Message) -> list[Mapping[str, Any]] | None:
+    def _answers(self, way: ChangedBranch, message: Message) -> list[Mapping[str, Any]] | None:
         results: list[Mapping[str, Any]] = []
         for call in message.calls:
             arguments = canonical(json.dumps(dict(call.arguments or {})))
@@ -158,7 +161,7 @@ class WhatIf:
             results.append({"role": "tool", "name": call.name, "tool_call_id": call.id, "content": content})
         return results
 
-    def _go_on(self, player: Player, way: _Way, index: int, record: AnyRecord) -> None:
+    def _go_on(self, player: Player, way: ChangedBranch, index: int, record: AnyRecord) -> None:
         """What was recorded of a changed branch after its change: what it was given, not what it said."""
         if isinstance(record, Conversed):
             conversation = conversation_of(self._story.values, record.state)
@@ -181,13 +184,13 @@ class WhatIf:
 
             player.later(turn, way.number, failed=way.stop)
 
-    async def _extend(self, player: Player, way: _Way, given: list[dict[str, Any]]) -> None:
+    async def _extend(self, player: Player, way: ChangedBranch, given: list[dict[str, Any]]) -> None:
         if not way.note.stopped and way.number in player.branches:
             await player.branches[way.number].extend(given)
 
     def _fork(self, player: Player, record: Branched) -> None:
         source = self._changed[record.source]
-        ways = [_Way(number, source.recorded_from, in_turn=source.in_turn) for number in record.branches]
+        ways = [ChangedBranch(number, source.recorded_from, in_turn=source.in_turn) for number in record.branches]
         self._changed.update((way.number, way) for way in ways)
 
         async def fork() -> None:
@@ -208,7 +211,7 @@ class WhatIf:
                 self._leave(player, target)
             return False
         player.follow(record)
-        way = self._changed[record.branch] = _Way(record.branch, source.recorded_from, in_turn=source.in_turn)
+        way = self._changed[record.branch] = ChangedBranch(record.branch, source.recorded_from, in_turn=source.in_turn)
 
         async def adopt() -> None:
             target, other = player.branches.get(record.branch), player.branches.get(source.number)
@@ -233,7 +236,7 @@ class WhatIf:
             way.note.stopped = way.note.stopped or "it went back to where this run never was"
         return True
 
-    def _leave(self, player: Player, way: _Way) -> None:
+    def _leave(self, player: Player, way: ChangedBranch) -> None:
         del self._changed[way.number]
 
         async def note() -> None:
@@ -243,7 +246,7 @@ class WhatIf:
         way.recorded = recorded
         player.later(note, way.number)
 
-    def _note(self, player: Player, way: _Way) -> None:
+    def _note(self, player: Player, way: ChangedBranch) -> None:
         branch = player.branches.get(way.number)
         spelled = core_of(player.ctx).chat.tokenizer.decode
         recorded = player.logs.get(way.number, array("i")) if way.recorded is None else way.recorded
@@ -253,7 +256,7 @@ class WhatIf:
         self._result.changed.append(way.note)
 
 
-class _Way:
+class ChangedBranch:
     """Of one changed branch: from where on it differs, in the trace and in this run, and what it does."""
 
     def __init__(self, number: int, recorded_from: int, *, in_turn: bool) -> None:
@@ -266,4 +269,4 @@ class _Way:
 
     def stop(self, error: AgentKVError) -> None:
         """It cannot go on."""
-        self.note.stopped = f"{type(error).__name__}: {said(error)}"
+        self.note.stopped = f"{type(error).__name__}: {safe_str(error)}"

@@ -13,7 +13,7 @@ import pytest
 import agentkv as kv
 from agentkv._engine import loop
 from agentkv._engine.mailbox import Flush
-from agentkv._state.branch_state import Histories
+from agentkv._state.branch_state import BranchStates
 
 from .conftest import OpenContext, after_forwards, loop_threads
 from .test_settlements import fail_once
@@ -264,7 +264,7 @@ async def test_a_flush_that_a_signal_interrupts_is_made_later(
 
 async def test_no_memory_in_a_settlement(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-    await fail_once(open_context, monkeypatch, Histories, "apply", 1)
+    await fail_once(open_context, monkeypatch, BranchStates, "apply", 1)
 
 
 async def test_a_context_can_be_left_from_elsewhere(open_context: OpenContext) -> None:

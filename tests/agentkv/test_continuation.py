@@ -19,8 +19,8 @@ import agentkv as kv
 from agentkv._chat.conversation import Conversation
 from agentkv._chat.messages import checked_messages
 from agentkv._chat.reply import ReplyReader
-from agentkv._chat.rerender import Clock, Continuing, asks_for_reply
-from agentkv._chat.template import Chat
+from agentkv._chat.rerender import ConversationRenderer, RenderBudget, asks_for_reply
+from agentkv._chat.template import TemplateRenderer
 
 from ..runtime.chat_features import FEATURES
 from ..runtime.chat_styles import STYLES, Style, write_style
@@ -49,7 +49,7 @@ class Log:
     def __init__(self, tokenizer: Tokenizer, tools: Any = None) -> None:
         self.tokenizer = tokenizer
         self.reader = ReplyReader(tokenizer, lambda: find_format(tokenizer))
-        self.chat = Chat(tokenizer, lambda: find_format(tokenizer))
+        self.chat = TemplateRenderer(tokenizer, lambda: find_format(tokenizer))
         self.tokens = array("i")
         self.conversation = Conversation(tools=tools)
 
@@ -57,8 +57,8 @@ class Log:
         self, messages: Sequence[dict[str, Any]], template: Mapping[str, Any] | None = None, speaks: bool = False
     ) -> int:
         """Adds messages; returns how many tokens were rewritten."""
-        state = Continuing(
-            self.chat, self.tokenizer, self.reader, self.conversation, self.tokens[:], Clock(10), no_check
+        state = ConversationRenderer(
+            self.chat, self.tokenizer, self.reader, self.conversation, self.tokens[:], RenderBudget(10), no_check
         )
         made = state.extend(checked_messages(messages) if messages else [], template or {}, speaks=speaks)
         rewritten = len(self.tokens) - made.kept

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 import agentkv as kv
-from agentkv._context.extend import Extending
+from agentkv._context.extend import ExtendOperation
 from agentkv._engine.interface import StepEngine
 
 from ..runtime.chat_styles import THINKING
@@ -40,7 +40,7 @@ class Adoption:
         self.goes_on = threading.Event()
         self._checks = 0
 
-    def check(self, extending: Extending, engine: StepEngine) -> None:
+    def check(self, extending: ExtendOperation, engine: StepEngine) -> None:
         """In the place of the second check, which the adoption begins with."""
         self._checks += 1
         if self._checks == 2:
@@ -49,14 +49,14 @@ class Adoption:
         _check(extending, engine)
 
 
-_check = Extending._check
+_check = ExtendOperation._check
 
 
 @contextmanager
 def held_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[Adoption]:
     adoption = Adoption()
     with monkeypatch.context() as patch:
-        patch.setattr(Extending, "_check", lambda *args: adoption.check(*args))
+        patch.setattr(ExtendOperation, "_check", lambda *args: adoption.check(*args))
         try:
             yield adoption
         finally:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import agentkv as kv
-from agentkv._context.branch import How
+from agentkv._context.branch import GenerateKwargs
 from agentkv._model.generate_options import GenerateOptions
 
 DERIVED = {"seed"}  # drawn, or taken from the sampling
@@ -27,7 +27,7 @@ def test_each_spelling_has_every_option(spelled: Any) -> None:
 
 
 def test_so_have_the_keywords_of_type_checkers() -> None:
-    assert set(How.__annotations__) == GIVEN
+    assert set(GenerateKwargs.__annotations__) == GIVEN
 
 
 def test_other_draws_follow_from_the_attempt() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from agentkv._engine.mailbox import COME_BACK_S, MAX_QUIET_TICKS, Answers, Quiet
+from agentkv._engine.mailbox import COME_BACK_S, MAX_QUIET_TICKS, FlushDebouncer, PostAcks
 
 
 class Ticks:
@@ -16,7 +16,7 @@ class Ticks:
     def __init__(self) -> None:
         self.callbacks: list[Callable[[], None]] = []
         self.sent = 0
-        self.flush = Quiet(self.callbacks.append, self.send)
+        self.flush = FlushDebouncer(self.callbacks.append, self.send)
 
     def send(self) -> None:
         self.sent += 1
@@ -60,7 +60,7 @@ def test_a_flush_that_fails_is_tried_again() -> None:
             raise MemoryError
         ticks.send()
 
-    quiet = Quiet(ticks.callbacks.append, send)
+    quiet = FlushDebouncer(ticks.callbacks.append, send)
     quiet.ask()
     ticks.tick()
     with pytest.raises(MemoryError):
@@ -86,7 +86,7 @@ def test_woken_tasks_get_ticks_of_their_own() -> None:
 
 
 def test_an_answered_post_holds_nothing_up() -> None:
-    answers = Answers()
+    answers = PostAcks()
     assert answers.patience() == 0
     first, second = answers.posted(), answers.posted()
     answers.answered(first)
@@ -97,7 +97,7 @@ def test_an_answered_post_holds_nothing_up() -> None:
 
 
 def test_patience_ends() -> None:
-    answers = Answers()
+    answers = PostAcks()
     answers.posted()
     assert 0 < answers.patience() <= COME_BACK_S * 1.01
     time.sleep(COME_BACK_S)

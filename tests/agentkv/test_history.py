@@ -5,12 +5,12 @@ from __future__ import annotations
 from array import array
 from types import SimpleNamespace
 
-from agentkv._state.branch_state import Histories
+from agentkv._state.branch_state import BranchStates
 from agentkv._state.observers import Observers
 
 
 def test_histories_follow_the_engine() -> None:
-    histories = Histories(Observers())
+    histories = BranchStates(Observers())
 
     def change(branch: int, kept: int, *appended: int, epoch: int = 0) -> SimpleNamespace:
         return SimpleNamespace(branch=branch, kept=kept, appended=array("i", appended).tobytes(), epoch=epoch)

@@ -11,7 +11,7 @@ import pytest
 from agentkv_runtime.tensor_file import TensorSpec
 
 import agentkv as kv
-from agentkv._storage.layout import cell_arrays, held, packed, unpacked
+from agentkv._storage.layout import cell_arrays, stored_rows, with_zeros, without_dropped
 from tests.conftest import FolderFactory
 
 from .test_damaged_saves import Tensors, put_together, taken_apart
@@ -26,10 +26,10 @@ def test_packing_leaves_out_what_is_lacking(lacks: list[int]) -> None:
     groups = np.array(lacks, np.uint8)
     rows = np.random.default_rng(1).integers(1, 256, (len(lacks), arrays[-1].end), np.uint8)
     for array in arrays:
-        rows[~held(array, groups), array.begin : array.end] = 0
-    small = packed(rows, arrays, groups)
+        rows[~stored_rows(array, groups), array.begin : array.end] = 0
+    small = without_dropped(rows, arrays, groups)
     assert small.nbytes == np.count_nonzero(rows)
-    assert (unpacked(small, arrays, groups) == rows).all()
+    assert (with_zeros(small, arrays, groups) == rows).all()
 
 
 @pytest.fixture(scope="module")
@@ -59,12 +59,14 @@ HOSTILE: dict[str, Change] = {
     "fewer rows": lacks(lambda array: array[:-1]),
     "more rows": lacks(lambda array: np.append(array, 0)),
     "more rows that lack something": lacks(lambda array: np.append(array, 1)),
-    "one row less that is held": lacks(lambda array: np.where(np.arange(len(array)) == len(array) - 1, 1, array)),
-    "one row more that is held": lacks(lambda array: np.where(np.arange(len(array)) == 0, 0, array)),
+    "one row less that is stored_rows": lacks(
+        lambda array: np.where(np.arange(len(array)) == len(array) - 1, 1, array)
+    ),
+    "one row more that is stored_rows": lacks(lambda array: np.where(np.arange(len(array)) == 0, 0, array)),
     "groups of layers that are not there": lacks(lambda array: array * 2),
     "very many groups": lacks(lambda array: array * 255),
     "another shape": lacks(lambda array: array.reshape(-1, 1)),
-    "a window that is not held": none_held,
+    "a window that is not stored_rows": none_held,
 }
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import agentkv as kv
-from agentkv._aio.loop_thread import LoopThread, OnLoop
+from agentkv._aio.loop_thread import LoopPortal, LoopThread
 
 
 def elsewhere(work: Callable[[], object]) -> Future[object]:
@@ -43,7 +43,7 @@ async def slow_to_leave() -> AsyncIterator[None]:
     time.sleep(0.2)  # noqa: ASYNC251 - whatever is asked for meanwhile waits in the loop's queue
 
 
-def forever(loop: OnLoop) -> Future[object]:
+def forever(loop: LoopPortal) -> Future[object]:
     return elsewhere(lambda: loop.wait(asyncio.sleep(3600)))
 
 
@@ -128,7 +128,7 @@ def test_what_is_asked_for_while_the_loop_winds_down_is_told() -> None:
 
 def test_a_loop_of_another_that_ends_is_noticed() -> None:
     loop, never = asyncio.new_event_loop(), asyncio.sleep(0)
-    outcome = elsewhere(lambda: OnLoop(loop).wait(never))  # the loop does not run
+    outcome = elsewhere(lambda: LoopPortal(loop).wait(never))  # the loop does not run
     time.sleep(0.05)
     loop.close()
     with pytest.raises(kv.ContextClosed):

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 import agentkv as kv
-from agentkv._context.lease import Hold
+from agentkv._context.lease import TurnLease
 
 from ..runtime.chat_styles import THINKING
 from .conftest import OpenContext, WithTemplate
@@ -154,7 +154,7 @@ async def test_a_rewrite_that_is_cancelled_or_does_not_fit_changes_nothing(with_
 
 
 async def rewrite_and_fail(branch: kv.Branch) -> None:
-    async with Hold(branch._handle) as leased:
+    async with TurnLease(branch._handle) as leased:
         held = kv.Branch(leased)
         done = await held.extend([user("And?")])
         assert done.rewritten > 0

@@ -12,7 +12,7 @@ import pytest
 
 import agentkv as kv
 from agentkv._engine.commands import Job
-from agentkv._engine.worker import EngineWorker, Post
+from agentkv._engine.worker import EngineWorker, OutcomeBatch
 
 from .conftest import OpenContext
 
@@ -102,7 +102,9 @@ async def test_what_a_signal_interrupts_is_settled_later(open_context: OpenConte
                 raise Unusual
             settled.append("at last")
 
-        loop._posts.append(Post([lambda: settled.append("before"), interrupted, lambda: settled.append("behind")], 1))
+        loop._posts.append(
+            OutcomeBatch([lambda: settled.append("before"), interrupted, lambda: settled.append("behind")], 1)
+        )
         for _ in range(2):
             with pytest.raises(Unusual):
                 loop._settle_posts()
@@ -205,7 +207,7 @@ async def test_a_branch_is_given_up_once_its_verbs_are_settled(
         branch = await ctx.branch("The quick")
         post, looked = ctx._core.loop._worker._post, threading.Event()
 
-        def post_and_pause(made: Post) -> bool:
+        def post_and_pause(made: OutcomeBatch) -> bool:
             went = post(made)
             looked.wait(1)  # the thread comes no further for a while
             return went

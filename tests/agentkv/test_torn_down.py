@@ -15,7 +15,7 @@ import pytest
 
 import agentkv as kv
 from agentkv._engine.interface import SPARE_SEQUENCES
-from agentkv.serve.conversations import Shelf
+from agentkv.serve.conversations import ConversationCache
 
 from .torn_down import torn_down_at
 
@@ -33,7 +33,7 @@ class Desk:
     branch: kv.Branch
     other: kv.Branch
     agent: kv.Agent[None, str]
-    shelf: Shelf
+    shelf: ConversationCache
     files: Path
 
 
@@ -93,7 +93,7 @@ DOORS = {
 async def desk_with(ctx: kv.Context, trunk: kv.Branch, files: Path, door: Door) -> Desk:
     branch, other = await trunk.fork(2)
     await kv.gather(branch.extend([3, 4, 5]), other.extend([6]))
-    shelf = Shelf(4)
+    shelf = ConversationCache(4)
     shelf.put("idle", await branch.fork(), promised=True)
     await shelf.kept("idle").branch.extend([9])  # type: ignore[union-attr]
     if door.offloaded:

@@ -57,8 +57,8 @@ async def overhead(ctx: kv.Context) -> None:
 async def sixteen(ctx: kv.Context) -> None:
     """Sixteen tools of 100 ms, eight of them in threads, and what two other branches generate meanwhile."""
     from agentkv._aio.threads import ToolThreads
-    from agentkv.agents.approval import asking
-    from agentkv.agents.tool_runner import Call, Desk
+    from agentkv.agents.approval import approver_of
+    from agentkv.agents.tool_runner import ToolCallRunner, ToolEnvironment
 
     @kv.tool
     async def task() -> None:
@@ -76,7 +76,7 @@ async def sixteen(ctx: kv.Context) -> None:
     core = trunk._handle.core
     context = kv.RunContext(None, trunk, agent)
     tools, threads = {"task": task, "thread": thread}, core.singleton(ToolThreads)
-    desk = Desk(tools, context, threads, core.chat.tokenizer, nobody, asking(None))
+    desk = ToolEnvironment(tools, context, threads, core.chat.tokenizer, nobody, approver_of(None))
     for kid in (kids := await trunk.fork(2)):
         await kid.extend([{"role": "user", "content": "What is the weather in Tolvik?"}])
 
@@ -94,7 +94,7 @@ async def sixteen(ctx: kv.Context) -> None:
             before, began = ctx.stats.generated, time.perf_counter()
             async with anyio.create_task_group() as group:
                 for i in range(16):
-                    group.start_soon(Call(desk, kv.CallRequest(str(i), ("task", "thread")[i % 2], {})).run)
+                    group.start_soon(ToolCallRunner(desk, kv.CallRequest(str(i), ("task", "thread")[i % 2], {})).run)
             seconds.append(time.perf_counter() - began)
             generated.append(ctx.stats.generated - before)
             decoding.cancel_scope.cancel()

@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 import agentkv as kv
-from agentkv.output._compiler import Grammars
+from agentkv.output._compiler import ConstraintCompiler
 
 VOCABULARIES = (512, 32_000, 151_936)
 COUNTED = ("steps", "forwards", "generated", "forced", "constraint_seconds", "mask_seconds")
@@ -131,7 +131,7 @@ def steps_table(branches: int, forward_ms: float) -> Table:
         table.add_column(column, justify="right")
     for size in VOCABULARIES:
         tokenizer = Spelling(size)
-        constraint = Grammars(tokenizer, size).native(PERSON)  # type: ignore[arg-type]
+        constraint = ConstraintCompiler(tokenizer, size).native(PERSON)  # type: ignore[arg-type]
         run(tokenizer, size, branches, 0, constraint)  # warms llguidance's lexer, as the first outputs of a program do
         stats, took = run(tokenizer, size, branches, forward_ms / 1e3, constraint)
         table.add_row(f"{size:,}", *columns(stats, took))

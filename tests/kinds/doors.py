@@ -20,7 +20,7 @@ from agentkv_runtime.formats import Format
 
 import agentkv as kv
 from agentkv.terminal import commands
-from agentkv.terminal.session import Talk
+from agentkv.terminal.session import ChatSession
 from tests.agentkv.serve.conftest import serving_of
 
 from .protocols import WEATHER, ask, calling
@@ -103,7 +103,7 @@ async def by_chat(folder: Path, seen: Seen) -> None:
     """A chat with a system prompt and one without, a question, and what its commands do with it."""
     async with opened(folder, seen) as ctx:
         for system in (SYSTEM, ""):
-            talk = Talk(ctx, agent_of(system), [weather])
+            talk = ChatSession(ctx, agent_of(system), [weather])
             await talk.begin()
             seen.begun = len(talk.branch)
             assert talk.system == system
@@ -122,7 +122,7 @@ async def by_chat(folder: Path, seen: Seen) -> None:
             await talk.branch.close()
 
 
-async def _say(talk: Talk, words: str) -> None:
+async def _say(talk: ChatSession, words: str) -> None:
     async with talk.ask(words) as turn:
         said = "".join([event.text async for event in turn if isinstance(event, kv.events.TextDelta)])
     assert said == ANSWER

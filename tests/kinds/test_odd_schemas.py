@@ -197,20 +197,20 @@ class OpenDict(TypedDict):
 
 @pytest.mark.parametrize("kind", [Open, OpenDict, list[Open], dict[str, Open], Open | None])
 def test_typed_output_with_keys_of_its_own(kind: Any) -> None:
-    from agentkv.output._spec import asked
+    from agentkv.output._spec import output_spec
 
     before = {list[Open]: "[", dict[str, Open]: '{"k": '}.get(kind, "")
-    grammar = asked(kind).constraint.grammar  # type: ignore[union-attr]
+    grammar = output_spec(kind).constraint.grammar  # type: ignore[union-attr]
     assert reached(grammar, before + '{"a": true, "b": 1}') == before + '{"a": true, "b": 1}'
     assert reached(grammar, before + '{"a": true, "\\u0061": 3}') != before + '{"a": true, "\\u0061": 3}'
 
 
 @pytest.mark.parametrize("kind", [int, float, list[int], dict[str, float]])
 def test_numbers_of_typed_output_end(kind: Any) -> None:
-    from agentkv.output._spec import asked
+    from agentkv.output._spec import output_spec
 
     before = {list[int]: "[", dict[str, float]: '{"k": '}.get(kind, "")
-    grammar = asked(kind).constraint.grammar  # type: ignore[union-attr]
+    grammar = output_spec(kind).constraint.grammar  # type: ignore[union-attr]
     assert reached(grammar, before + "9" * 16) == before + "9" * 15
 
 

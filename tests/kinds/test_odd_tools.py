@@ -18,7 +18,7 @@ from jsonschema.exceptions import SchemaError
 from jsonschema.validators import validator_for
 
 import agentkv as kv
-from agentkv.output._tool_schemas import held_tools
+from agentkv.output._tool_schemas import grammar_tools
 from agentkv.serve import application
 from tests.agentkv.output.odd_schemas import MALFORMED, UNHELD, odd_schema
 from tests.agentkv.serve.conftest import SETTINGS, serving_of
@@ -108,7 +108,7 @@ async def check_server(seeds: Sequence[int]) -> None:
                 answer = await http.post("/v1/chat/completions", json=body)
                 assert answer.status_code == 200, (seed, schema, answer.text)
                 (choice,) = answer.json()["choices"]
-                (held,) = held_tools(ctx._core.chat.format, [odd], lambda *_: None)
+                (held,) = grammar_tools(ctx._core.chat.format, [odd], lambda *_: None)
                 for call in choice["message"].get("tool_calls", ()):
                     called += 1
                     arguments = json.loads(call["function"]["arguments"])

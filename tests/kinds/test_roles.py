@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 import agentkv as kv
-from agentkv.agents.trunks import told_tools
+from agentkv.agents.trunks import tools_in_prompt
 from agentkv.agents.turn import ANSWER_NOW
 
 from .doors import ANSWER, DOORS, MORE, QUESTION, RESULT, SYSTEM, Seen, agent_of, opened, weather, with_template
@@ -196,7 +196,7 @@ async def test_what_no_question_changes_is_prefilled_once(tmp_path: Path, kind: 
             assert trunk.tokens[: len(tokens)] == tokens
             await trunk.rollback(start)
             assert [(message.role, message.content) for message in trunk.messages] == [("system", SYSTEM)]
-            assert told_tools(trunk) == ["weather"]
+            assert tools_in_prompt(trunk) == ["weather"]
 
 
 @BY_KIND

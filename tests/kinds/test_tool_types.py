@@ -29,7 +29,7 @@ from typing_extensions import TypedDict
 import agentkv as kv
 from agentkv.agents.parameters import InvalidArguments
 from agentkv.agents.tool_runner import text_of_result
-from agentkv.output._tool_schemas import held_tools
+from agentkv.output._tool_schemas import grammar_tools
 from tests.agentkv.output.matching import accepts
 
 HERMES = FAMILIES["hermes"].fit({})
@@ -180,7 +180,7 @@ def named(row: Any) -> str | None:
 
 @pytest.mark.parametrize("row", PARAMETERS, ids=named)
 def test_what_json_can_say_of_a_parameter_is_held(row: Row) -> None:
-    (held,) = held_tools(HERMES, [tool_of(row.kind).definition], lambda *_: None)
+    (held,) = grammar_tools(HERMES, [tool_of(row.kind).definition], lambda *_: None)
     schema = held["function"]["parameters"]
     if row.held is not None:
         assert schema["properties"]["at"] == row.held

@@ -19,8 +19,8 @@ from rich.console import Console
 
 import agentkv as kv
 from agentkv.formats import Calls, Family, JsonCall, TaggedCall
-from agentkv.terminal.chat import Stop, respond
-from agentkv.terminal.session import Talk
+from agentkv.terminal.chat import InterruptHandler, respond
+from agentkv.terminal.session import ChatSession
 
 pytestmark = pytest.mark.anyio
 
@@ -70,21 +70,21 @@ async def test_texts_that_cannot_be_encoded() -> None:
 
 async def test_files_without_branches() -> None:
     async with nano() as ctx:
-        talk = Talk(ctx, kv.Agent("You are Nano."), [])
+        talk = ChatSession(ctx, kv.Agent("You are Nano."), [])
         await talk.begin()
         for path, message in FILES.values():
             with pytest.raises(kv.SnapshotError, match=message):
                 await ctx.load(path)
             with pytest.raises(kv.SnapshotError, match=message):
-                await respond(talk, f"/load {path}", Console(file=io.StringIO()), Stop())
+                await respond(talk, f"/load {path}", Console(file=io.StringIO()), InterruptHandler())
 
 
 async def test_a_terminal_in_another_encoding_is_understood() -> None:
     async with nano() as ctx:
-        talk = Talk(ctx, kv.Agent("You are Nano."), [])
+        talk = ChatSession(ctx, kv.Agent("You are Nano."), [])
         await talk.begin()
         said = io.StringIO()
-        await respond(talk, "Who are you, caf\udce9?", Console(file=said), Stop())
+        await respond(talk, "Who are you, caf\udce9?", Console(file=said), InterruptHandler())
         assert said.getvalue().strip()
         assert [m.content for m in talk.branch.messages if m.role == "user"] == ["Who are you, caf\ufffd?"]
 

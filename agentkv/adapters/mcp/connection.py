@@ -30,7 +30,7 @@ from pydantic import ValidationError
 from ..._aio.lock import Lock
 from ..._types.errors import InvalidInput
 from ..._types.log import log
-from ..._types.show import shown
+from ..._types.show import preview
 from ...agents.tool import Tool
 from .errors import ServerLost, ServerToolError
 
@@ -204,7 +204,7 @@ class Connection:
         except ValidationError as error:
             fault = error.errors(include_url=False)[0]
             where = ".".join(map(str, fault["loc"]))
-            told = f"it answers {shown(fault['input'])} for {where}: {fault['msg']}"
+            told = f"it answers {preview(fault['input'])} for {where}: {fault['msg']}"
             raise ServerLost(f"{self.name} {what}: {told}") from error
         except (*_BROKEN, ExceptionGroup) as error:
             self._lose(session)
@@ -281,7 +281,7 @@ def _target(
         return server
     words = _words(server)
     if not words or "://" in words[0]:
-        raise InvalidInput(f"server is {shown(server)}, but it must be a command, or an http or https URL")
+        raise InvalidInput(f"server is {preview(server)}, but it must be a command, or an http or https URL")
     return StdioServerParameters(command=words[0], args=words[1:], env=None if env is None else dict(env), cwd=cwd)
 
 

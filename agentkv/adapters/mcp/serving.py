@@ -27,8 +27,8 @@ from ... import models
 from ..._console.console import stderr
 from ..._context.context import Context
 from ..._types.errors import InvalidInput
-from ..._types.show import shown
-from ...serve.http.listener import bound, listener
+from ..._types.show import preview
+from ...serve.http.listener import bind_socket, listener
 from .served_branches import ServedBranches
 from .server import branch_server
 
@@ -101,7 +101,7 @@ async def serve_branches(
 
 async def _over_http(server: MCPServer, host: str, port: int) -> None:
     app = server.streamable_http_app(host=host)
-    with bound(host, port) as sock, anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    with bind_socket(host, port) as sock, anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         name = f"[{host}]" if ":" in host else host
         stderr.print(f"serving branches at http://{name}:{sock.getsockname()[1]}/mcp (Ctrl-C to stop)", soft_wrap=True)
         http = listener(app)
@@ -122,5 +122,5 @@ def _is_worth_saying(record: logging.LogRecord) -> bool:
 def _address(text: str) -> tuple[str, int]:
     found = re.fullmatch(r"(.+):([0-9]{1,5})", text)
     if found is None or int(found[2]) > 65535:
-        raise InvalidInput(f"--http is {shown(text)}, but it must be a host and a port, such as 127.0.0.1:8081")
+        raise InvalidInput(f"--http is {preview(text)}, but it must be a host and a port, such as 127.0.0.1:8081")
     return found[1], int(found[2])

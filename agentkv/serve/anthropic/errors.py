@@ -7,7 +7,7 @@ import secrets
 
 from starlette.responses import JSONResponse, Response
 
-from ..http.errors import Refused
+from ..http.errors import ApiError
 
 _TYPES = {
     "key": "authentication_error",
@@ -38,15 +38,15 @@ class AnthropicErrors:
         """Of every response."""
         return {"request-id": self.request_id}
 
-    def error_response(self, error: Refused) -> Response:
+    def error_response(self, error: ApiError) -> Response:
         """As the whole response."""
         return JSONResponse(self._shape(error), error.status, headers={**error.headers, **self.headers})
 
-    def error_event(self, error: Refused) -> tuple[str, str | None]:
+    def error_event(self, error: ApiError) -> tuple[str, str | None]:
         """In a stream that has begun."""
         return json.dumps(self._shape(error)), "error"
 
-    def _shape(self, error: Refused) -> dict[str, object]:
+    def _shape(self, error: ApiError) -> dict[str, object]:
         kind = _TYPES.get(error.kind, "invalid_request_error")
         named = error.param is not None and error.param not in error.message  # there is no other place for its name
         message = f"{error.param}: {error.message}" if named else error.message

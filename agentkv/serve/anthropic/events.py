@@ -23,7 +23,7 @@ from anthropic.types import TextDelta as TextPiece
 from pydantic import BaseModel
 
 from ..._types.message import Message
-from ..reply import Written
+from ..reply import Reply
 
 _ENDED: dict[str, StopReason] = {"length": "max_tokens", "context_full": "model_context_window_exceeded"}
 
@@ -41,7 +41,7 @@ def blocks_of(message: Message) -> list[ContentBlock]:
     return blocks
 
 
-def stop_of(written: Written) -> dict[str, Any]:
+def stop_of(written: Reply) -> dict[str, Any]:
     """Why a message ended: `stop_reason` and `stop_sequence`."""
     reason: StopReason = "tool_use" if written.calls else "end_turn"
     if written.stopped_by is not None:

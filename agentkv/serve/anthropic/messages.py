@@ -21,9 +21,9 @@ from starlette.responses import JSONResponse, Response
 
 from ..._context.handle import core_of, handle_of
 from ..http.body import read_body
-from ..http.responses import Answer, Emit, EventStream
-from ..prompts import Begun
-from ..reply import Part, write
+from ..http.responses import CancellableResponse, Emit, EventStream
+from ..prompts import PromptBegun
+from ..reply import ReplyChunk, generate_reply
 from .errors import AnthropicErrors
 from .events import Blocks, blocks_of, stop_of
 from .messages_body import CountRequest, MessageRequest
@@ -31,11 +31,11 @@ from .messages_body import CountRequest, MessageRequest
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from ..completion import Asked
+    from ..completion import ReplyRequest
     from ..server import Server
 
 
-def asked_of(server: Server, body: CountRequest) -> Asked:
+def asked_of(server: Server, body: CountRequest) -> ReplyRequest:
     """What a client asks of this model. Raises Refused, also for a thought that leaves nothing for an answer; in a
     strict server where one is to think that does not."""
     if core_of(server.context).chat.format.thought is not None:
@@ -59,7 +59,7 @@ async def count_tokens(server: Server, request: Request) -> Response:
             tokens = await server.tokens_of(asked.messages, asked.tools, asked.template)
         return JSONResponse(MessageTokensCount(input_tokens=len(tokens)).model_dump(), headers=errors.headers)
 
-    return Answer(counted, errors)
+    return CancellableResponse(counted, errors)
 
 
 async def create_message(server: Server, request: Request) -> Response:
@@ -70,7 +70,7 @@ async def create_message(server: Server, request: Request) -> Response:
     message = _Message(server, body, request, errors)
     if body.stream:
         return EventStream(message.stream, errors, errors.headers)
-    return Answer(message.whole, errors)
+    return CancellableResponse(message.whole, errors)
 
 
 class _Message:
@@ -88,7 +88,7 @@ class _Message:
         """The message, once it is whole."""
         async with self._server.admitted(self._headers), self._server.prompted(self._asked) as prompted:
             usage = _usage(len(prompted.branch), prompted.cached)
-            written = await write(prompted.branch, self._asked)
+            written = await generate_reply(prompted.branch, self._asked)
             self._server.remember(prompted, self._asked, written)
         usage.output_tokens = len(written.generation.tokens)
         message = self._message(content=blocks_of(written.message), usage=usage, **stop_of(written))
@@ -101,7 +101,7 @@ class _Message:
             for event in events:
                 await emit(event.model_dump_json(exclude_unset=True), event.type)  # type: ignore[attr-defined]
 
-        async def begin(begun: Begun) -> None:
+        async def begin(begun: PromptBegun) -> None:
             usage = _usage(len(begun.tokens), begun.cached)
             empty = self._message(content=[], usage=usage, stop_reason=None, stop_sequence=None)
             await send(RawMessageStartEvent(type="message_start", message=empty))
@@ -113,11 +113,11 @@ class _Message:
             usage = _usage(len(prompted.branch), prompted.cached)
             blocks = Blocks(handle_of(prompted.branch).state.conversation.call_id)
 
-            async def tell(part: Part) -> None:
+            async def tell(part: ReplyChunk) -> None:
                 for delta in part.deltas:
                     await send(*blocks.of(delta))
 
-            written = await write(prompted.branch, self._asked, tell)
+            written = await generate_reply(prompted.branch, self._asked, tell)
             self._server.remember(prompted, self._asked, written)
         usage.output_tokens = len(written.generation.tokens)
         total = MessageDeltaUsage(**usage.model_dump(exclude_unset=True))

@@ -16,9 +16,9 @@ from ..._model.generate_options import Thinking as ThinkingOption
 from ..._types.sampling import Sampling
 from ...agents.tool_runner import text_of_error
 from ...output import JsonSchema
-from ..completion import Asked
+from ..completion import ReplyRequest
 from ..http.body import MOST_STOPS, Body
-from ..http.errors import Refused, about
+from ..http.errors import ApiError, error_param
 from ..openai.chat_body import definition_of
 
 
@@ -112,9 +112,9 @@ def openai_messages(system: Sequence[Text], messages: Sequence[Message]) -> list
             continue
         made += _others(role, blocks, asked)
         for name, where in asked.items():
-            raise Refused("invalid", f"the message after it has no tool_result for {name!r}", param=where)
+            raise ApiError("invalid", f"the message after it has no tool_result for {name!r}", param=where)
     for name, where in asked.items():
-        raise Refused(
+        raise ApiError(
             "invalid", f"the last message calls a tool, and there is no tool_result for {name!r}", param=where
         )
     return made
@@ -122,7 +122,7 @@ def openai_messages(system: Sequence[Text], messages: Sequence[Message]) -> list
 
 def _placed(index: int, message: Message) -> list[Placed]:
     if not message.content and message.role != "assistant":
-        raise Refused("invalid", "it is empty; say something", param=f"messages.{index}.content")
+        raise ApiError("invalid", "it is empty; say something", param=f"messages.{index}.content")
     return [(f"messages.{index}.content.{number}", block) for number, block in enumerate(message.content)]
 
 
@@ -140,7 +140,7 @@ def _assistant(blocks: Sequence[Placed], asked: dict[str, str]) -> dict[str, Any
                 calls.append({"id": block.id, "type": "function", "function": function})
                 asked[block.id] = where
             case _:
-                raise Refused("invalid", "a result of a tool is the user's to tell", param=where)
+                raise ApiError("invalid", "a result of a tool is the user's to tell", param=where)
     message: dict[str, Any] = {"role": "assistant", "content": "".join(texts) or (None if calls else "")}
     if thoughts:
         message["reasoning_content"] = "\n".join(thoughts)
@@ -160,10 +160,10 @@ def _others(role: str, blocks: Sequence[Placed], asked: dict[str, str]) -> list[
 
 def _result(role: str, where: str, block: Block, asked: dict[str, str]) -> dict[str, Any]:
     if role != "user" or not isinstance(block, ToolResult):
-        raise Refused("invalid", f"it cannot stand in a message of the role {role!r}", param=where)
+        raise ApiError("invalid", f"it cannot stand in a message of the role {role!r}", param=where)
     if asked.pop(block.tool_use_id, None) is None:
         told = f"no tool_use before it waits for a result under the id {block.tool_use_id!r}"
-        raise Refused("invalid", told, param=f"{where}.tool_use_id")
+        raise ApiError("invalid", told, param=f"{where}.tool_use_id")
     text = "".join(part.text for part in block.content)
     content = text_of_error(text or "it failed") if block.is_error else text
     return {"role": "tool", "tool_call_id": block.tool_use_id, "content": content}
@@ -238,11 +238,11 @@ class Format(Body):
 
     def schema_of_content(self) -> Mapping[str, Any]:
         """Raises Refused for a schema that a grammar cannot hold."""
-        with about("output_config.format"):
+        with error_param("output_config.format"):
             return JsonSchema(self.schema_).schema
 
 
-class Output(Body):
+class OutputConfigBody(Body):
     """Of the answer."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
@@ -264,7 +264,7 @@ class CountRequest(Body):
     tools: list[Tool] | None = None
     tool_choice: Annotated[Choosing | ChoosingOne, Field(discriminator="type")] | None = None
     thinking: Annotated[ThinkingOff | ThinkingOn | ThinkingBounded, Field(discriminator="type")] | None = None
-    output_config: Output | None = None
+    output_config: OutputConfigBody | None = None
     cache_control: CacheControl | None = None
 
     @property
@@ -272,11 +272,11 @@ class CountRequest(Body):
         """How much the model is to think, and to say."""
         return None if self.output_config is None else self.output_config.effort
 
-    def asked(self) -> Asked:
+    def asked(self) -> ReplyRequest:
         """What it asks of the model. Raises Refused, also for a schema that a grammar cannot hold."""
         choice = self.tool_choice
         form = None if self.output_config is None else self.output_config.format
-        return Asked(
+        return ReplyRequest(
             messages=openai_messages(self.system, self.messages),
             tools=[definition_of(tool.name, tool.description, tool.input_schema) for tool in self.tools or ()],
             choice=_choice(choice),
@@ -314,11 +314,11 @@ class MessageRequest(CountRequest):
     speed: Literal["standard"] | None = None
     thread: dict[str, Any] | None = None
 
-    def asked(self) -> Asked:
+    def asked(self) -> ReplyRequest:
         """What it asks of the model. Raises Refused."""
         if self.thread is not None:  # by the code at which clients go on without
             told = "threads are not held here; send all messages, and those that were there before are recognised"
-            raise Refused("invalid", told, "thread_unsupported_request", "thread")
+            raise ApiError("invalid", told, "thread_unsupported_request", "thread")
         stop = self.stop_sequences or ()
         return replace(super().asked(), sampling=self.sampling, max_tokens=self.max_tokens, stop=stop)
 
@@ -327,7 +327,7 @@ class MessageRequest(CountRequest):
         match self.thinking:
             case ThinkingBounded(budget_tokens=budget) if budget >= self.max_tokens:
                 told = f"max_tokens is {self.max_tokens}, but must be greater than thinking.budget_tokens, {budget}"
-                raise Refused("invalid", told, param="thinking.budget_tokens")
+                raise ApiError("invalid", told, param="thinking.budget_tokens")
 
     @property
     def sampling(self) -> Sampling:

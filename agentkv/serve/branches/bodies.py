@@ -9,18 +9,18 @@ from agentkv_runtime.formats.thought import Markers, Place, Stage
 from pydantic import AfterValidator, Field, StrictBool
 
 from ..._types.sampling import Sampling
-from ..._types.show import shown
+from ..._types.show import preview
 from ...output import Grammar, JsonSchema, Regex
 from ...output._thought import Thought
 from ...output.grammar import MessageGrammar
 from ..http.body import MOST_STOPS, Body
 from ..http.body_errors import named
-from ..http.errors import Refused, about, check_ids
+from ..http.errors import ApiError, check_ids, error_param
 from ..openai.chat_body import AnyMessage, check_properties, template_message
 from .held import OWN_NAMES
 
 if TYPE_CHECKING:
-    from .held import Held
+    from .held import BranchEntry
 
 
 def _chosen(name: str) -> str:
@@ -49,16 +49,16 @@ class Condition(Body):
         """Was one given?"""
         return self.if_length is not None or self.if_mark is not None
 
-    def check(self, held: Held) -> None:
+    def check(self, held: BranchEntry) -> None:
         """Raises Refused, which says where the branch is."""
         length, mark = len(held.branch), held.mark
         for param, given, now in (("if_length", self.if_length, length), ("if_mark", self.if_mark, mark)):
             if given not in (None, now):
                 what = f"{param} is {given}, but branch {held.id} has {length} tokens, at mark {mark}; read it"
-                raise Refused("conflict", what, "condition_failed", param)
+                raise ApiError("conflict", what, "condition_failed", param)
 
 
-class Given(Body):
+class PromptBody(Body):
     """A prompt: one of the three."""
 
     text: str | None = None
@@ -76,14 +76,14 @@ class Given(Body):
         """As the SDK takes it; None for nothing. Raises Refused."""
         given = [each for each in (self.text, self.tokens, self.messages) if each is not None]
         if len(given) > 1:
-            raise Refused("invalid", "give one of text, tokens and messages", param="text")
+            raise ApiError("invalid", "give one of text, tokens and messages", param="text")
         check_ids(self.tokens or (), vocab_size, "tokens")
         if self.messages is not None:
             return [template_message(message, index) for index, message in enumerate(self.messages)]
         return given[0] if given else None
 
 
-class Create(Given):
+class Create(PromptBody):
     """`POST /v1/branches`. Without a prompt the branch is empty. `name` becomes its id; it ends with its `lease`."""
 
     name: Name | None = None
@@ -96,8 +96,8 @@ class Create(Given):
             function = tool.get("function", tool)
             parameters = function.get("parameters", {}) if isinstance(function, dict) else None
             if not isinstance(parameters, dict):
-                what = f"tool {index} is {shown(tool)}, but it must have a function, whose parameters are an object"
-                raise Refused("invalid", what, "invalid_value", "tools")
+                what = f"tool {index} is {preview(tool)}, but it must have a function, whose parameters are an object"
+                raise ApiError("invalid", what, "invalid_value", "tools")
             check_properties(parameters, f"tool {index}")
 
 
@@ -113,7 +113,7 @@ class Chosen(Body):
     name: Name
 
 
-class Extend(Given, Condition):
+class Extend(PromptBody, Condition):
     """`POST .../extend`."""
 
 
@@ -130,7 +130,7 @@ class Fork(Condition):
         if self.names is None:
             return self.n or 1
         if self.n not in (None, len(self.names)):
-            raise Refused("invalid", f"n is {self.n}, but there are {len(self.names)} names; leave n out", param="n")
+            raise ApiError("invalid", f"n is {self.n}, but there are {len(self.names)} names; leave n out", param="n")
         return len(self.names)
 
 
@@ -175,7 +175,7 @@ class Around(Body):
     optional: bool = True
 
 
-class Thinking(Body):
+class ThinkingBody(Body):
     """How much of a message may be reasoning, what is around that, and where the message is that has begun: as a
     Context that is connected asks for it. `in_message`: does the output beside it know of the reasoning?"""
 
@@ -193,35 +193,35 @@ class Thinking(Body):
         return Thought(self.budget, Markers(**self.markers.model_dump()), begun, held)
 
 
-class Output(Body):
+class OutputBody(Body):
     """What may be said."""
 
     type: Literal["text", "json_schema", "regex", "grammar", "thinking"]
     schema_: Annotated[dict[str, Any] | bool | None, Field(alias="schema")] = None
     pattern: Annotated[Text, Field(max_length=1048576)] | None = None
     lark: Annotated[Text, Field(max_length=1048576)] | None = None
-    thinking: Thinking | None = None
-    output: Output | None = None
+    thinking: ThinkingBody | None = None
+    output: OutputBody | None = None
 
     def asked(self) -> Any:
         """As the SDK takes it. Raises Refused."""
-        with about("output"):
+        with error_param("output"):
             return self._asked()
 
     def _asked(self) -> Any:
         match self:
-            case Output(type="thinking", thinking=Thinking() as thinking):
+            case OutputBody(type="thinking", thinking=ThinkingBody() as thinking):
                 return thinking.thought(self.output and self.output._asked())
-            case Output(type="text", schema_=None, pattern=None, lark=None):
+            case OutputBody(type="text", schema_=None, pattern=None, lark=None):
                 return str
-            case Output(type="json_schema", schema_=schema, pattern=None, lark=None) if schema is not None:
+            case OutputBody(type="json_schema", schema_=schema, pattern=None, lark=None) if schema is not None:
                 return JsonSchema(schema)
-            case Output(type="regex", schema_=None, pattern=str(pattern), lark=None):
+            case OutputBody(type="regex", schema_=None, pattern=str(pattern), lark=None):
                 return Regex(pattern)
-            case Output(type="grammar", schema_=None, pattern=None, lark=str(lark)):
+            case OutputBody(type="grammar", schema_=None, pattern=None, lark=str(lark)):
                 return Grammar(lark)
         what = "schema goes with the type json_schema, pattern with regex, lark with grammar, thinking with thinking"
-        raise Refused("invalid", what, param="output")
+        raise ApiError("invalid", what, param="output")
 
 
 class Generate(Condition):
@@ -233,7 +233,7 @@ class Generate(Condition):
     speculative: bool = True
     top_logprobs: Annotated[int, Field(ge=0, le=20)] = 0
     thinking: StrictBool | Annotated[int, Field(ge=0, lt=2**31)] | None = None
-    output: Output | None = None
+    output: OutputBody | None = None
     stream: bool = False
     keep: Literal["read", "made"] = "read"
 
@@ -253,10 +253,10 @@ class Generate(Condition):
 def sampling_of(given: Mapping[str, Any]) -> Sampling:
     """How tokens are drawn. Keys of JSON are text, and biases are by token."""
     for name in given.keys() - Sampling.model_fields.keys():
-        raise Refused("invalid", "there is no such option", "unsupported_parameter", f"sampling.{named(name)}")
+        raise ApiError("invalid", "there is no such option", "unsupported_parameter", f"sampling.{named(name)}")
     bias = given.get("logit_bias")
     if isinstance(bias, dict):
         read = {int(key) if key.isascii() and key.isdigit() and len(key) < 12 else key: bias[key] for key in bias}
         given = {**given, "logit_bias": read}
-    with about("sampling"):
+    with error_param("sampling"):
         return Sampling(**given)

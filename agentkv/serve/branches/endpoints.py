@@ -15,11 +15,11 @@ from ..._context.handle import handle_of
 from ..._types.errors import AgentKVError
 from ..._types.mark import Mark
 from ..http.body import read_body
-from ..http.errors import Refused, about, refused
+from ..http.errors import ApiError, error_param, to_api_error
 from ..http.idempotency import Progress, respond
 from ..http.leniency import checked
 from . import bodies
-from .held import Held, missing
+from .held import BranchEntry, missing
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 B = TypeVar("B", bound=bodies.Condition)
 
 _DIGITS = 19  # of a length
-Verb = Callable[["Server", Held, B], Awaitable[Mapping[str, Any]]]
+Verb = Callable[["Server", BranchEntry, B], Awaitable[Mapping[str, Any]]]
 
 
 async def create_branch(server: Server, request: Request) -> Response:
@@ -43,11 +43,11 @@ async def create_branch(server: Server, request: Request) -> Response:
 
     async def work(emit: Emit) -> None:
         async with server.admitted(request.headers):
-            with server.branches.room(1, [body.name] if body.name else []), about(body.given_as):
+            with server.branches.room(1, [body.name] if body.name else []), error_param(body.given_as):
                 branch = await server.with_room(
                     lambda: server.context.branch(prompt, tools=body.tools, template=body.template, overflow=server)
                 )
-                made = told(server.branches.hold(branch, name=body.name, lease=body.lease), whole)
+                made = branch_json(server.branches.hold(branch, name=body.name, lease=body.lease), whole)
         await emit(json.dumps(made))
 
     return respond(server.branches.answers, request, body, work)
@@ -55,14 +55,14 @@ async def create_branch(server: Server, request: Request) -> Response:
 
 async def list_branches(server: Server, request: Request) -> Response:
     """`GET /v1/branches`: those whose names clients chose."""
-    listed = [told(held, whole=False) for held in server.branches.named()]
+    listed = [branch_json(held, whole=False) for held in server.branches.named()]
     return JSONResponse({"object": "list", "data": listed})
 
 
 async def show_branch(server: Server, request: Request) -> Response:
     """`GET /v1/branches/{branch}`: all that is known of it."""
     with server.branches.using(request.path_params["branch"]) as held:
-        return JSONResponse(told(held, whole=True))
+        return JSONResponse(branch_json(held, whole=True))
 
 
 async def delete_branch(server: Server, request: Request) -> Response:
@@ -92,7 +92,7 @@ async def stop_branch(server: Server, request: Request) -> Response:
             with held.at_work(bodies.Condition(), changes=True, progress=progress):
                 if body.length is not None and body.length < len(held.branch):
                     await held.branch.rollback(body.length)
-                stopped = told(held, whole)
+                stopped = branch_json(held, whole)
             await emit(json.dumps(stopped))
 
     return respond(_held(server, request).answers, request, body, work, progress)
@@ -111,7 +111,7 @@ def verb(kind: type[B], does: Verb[B], *, changes: bool = False) -> Callable[[Se
                 async with server.admitted(request.headers):
                     with held.at_work(body, changes, progress):
                         more = await does(server, held, body)
-                        done = {**told(held, whole), **more}
+                        done = {**branch_json(held, whole), **more}
             await emit(json.dumps(done))
 
         return respond(_held(server, request).answers, request, body, work, progress)
@@ -121,7 +121,7 @@ def verb(kind: type[B], does: Verb[B], *, changes: bool = False) -> Callable[[Se
     return endpoint
 
 
-async def _fork(server: Server, held: Held, body: bodies.Fork) -> Mapping[str, Any]:
+async def _fork(server: Server, held: BranchEntry, body: bodies.Fork) -> Mapping[str, Any]:
     """Children with the same history."""
     count = body.count
     with server.branches.room(count, body.names or ()):
@@ -131,29 +131,29 @@ async def _fork(server: Server, held: Held, body: bodies.Fork) -> Mapping[str, A
             server.branches.hold(fork, name=name, parent=held.id, lease=lease)
             for fork, name in zip(forks, body.names or repeat(None), strict=False)
         ]
-        return {"forks": [told(fork, whole=False) for fork in made]}
+        return {"forks": [branch_json(fork, whole=False) for fork in made]}
 
 
-async def _extend(server: Server, held: Held, body: bodies.Extend) -> Mapping[str, Any]:
+async def _extend(server: Server, held: BranchEntry, body: bodies.Extend) -> Mapping[str, Any]:
     """Adds text, token ids or messages."""
     prompt = body.prompt(server.context.model_info.vocab_size)
     if prompt is None:
-        raise Refused("invalid", "nothing to add; give text, tokens or messages", param="text")
-    with about(body.given_as):
+        raise ApiError("invalid", "nothing to add; give text, tokens or messages", param="text")
+    with error_param(body.given_as):
         extended = await server.with_room(lambda: held.branch.extend(prompt, template=body.template))
     return {"extended": asdict(extended)}
 
 
-async def _rollback(server: Server, held: Held, body: bodies.Rollback) -> Mapping[str, Any]:
+async def _rollback(server: Server, held: BranchEntry, body: bodies.Rollback) -> Mapping[str, Any]:
     """Forgets what came after a length or a mark."""
     branch = held.branch
     given = [each for each in (body.length, body.name, body.mark) if each is not None]
     if len(given) != 1:
-        raise Refused("invalid", "give one of length, name and mark", param="length")
+        raise ApiError("invalid", "give one of length, name and mark", param="length")
     to: Mark | int
     if body.name is not None:
         if body.name not in branch.marks:
-            raise Refused("invalid", f"there is no mark {body.name!r}", "invalid_rollback", "name")
+            raise ApiError("invalid", f"there is no mark {body.name!r}", "invalid_rollback", "name")
         to = branch.marks[body.name]
     elif body.mark is not None:
         length, _, epoch = body.mark.partition(":")
@@ -165,20 +165,20 @@ async def _rollback(server: Server, held: Held, body: bodies.Rollback) -> Mappin
     return {}
 
 
-async def _mark(server: Server, held: Held, body: bodies.Mark) -> Mapping[str, Any]:
+async def _mark(server: Server, held: BranchEntry, body: bodies.Mark) -> Mapping[str, Any]:
     """Gives the present end a name."""
     held.branch.mark(body.name)
     return {}
 
 
-async def _adopt(server: Server, held: Held, body: bodies.Adopt) -> Mapping[str, Any]:
+async def _adopt(server: Server, held: BranchEntry, body: bodies.Adopt) -> Mapping[str, Any]:
     """Takes over the history of another branch."""
     with server.branches.using(body.other) as other:
         await server.with_room(lambda: held.branch.adopt(other.branch))
     return {}
 
 
-async def _select(server: Server, held: Held, body: bodies.Select) -> Mapping[str, Any]:
+async def _select(server: Server, held: BranchEntry, body: bodies.Select) -> Mapping[str, Any]:
     """The likeliest of some continuations."""
     choice = await server.with_room(lambda: held.branch.select(body.choices))
     chosen = {"text": choice.text, "index": choice.index, "logprob": choice.logprob, "logprobs": choice.logprobs}
@@ -200,17 +200,17 @@ async def generate_on_branch(server: Server, request: Request) -> Response:
     how, whole, progress = body.how(), _whole(request), Progress()
     name = request.path_params["branch"]
 
-    async def generated(held: Held) -> Mapping[str, Any]:
+    async def generated(held: BranchEntry) -> Mapping[str, Any]:
         return _generation(await held.branch.generate(**how, output_retries=0))
 
-    async def streamed(held: Held, emit: Emit) -> Mapping[str, Any]:
+    async def streamed(held: BranchEntry, emit: Emit) -> Mapping[str, Any]:
         async with held.branch.stream(**how, keep=body.keep) as tokens:
             await emit(json.dumps({"length": len(held.branch)}), "begin")
             async for token in tokens:
                 await emit(json.dumps(_token(token)), "token")
         return _generation(tokens.generation)
 
-    async def run(made: Callable[[Held], Awaitable[Mapping[str, Any]]]) -> str:
+    async def run(made: Callable[[BranchEntry], Awaitable[Mapping[str, Any]]]) -> str:
         with server.branches.using(name) as held:
             scope, ended = anyio.CancelScope(), anyio.Event()
             held.running[scope] = ended
@@ -218,11 +218,11 @@ async def generate_on_branch(server: Server, request: Request) -> Response:
                 with scope:
                     async with server.admitted(request.headers):
                         with held.at_work(body, changes=True, progress=progress):
-                            return json.dumps({"generation": await made(held)} | told(held, whole))
+                            return json.dumps({"generation": await made(held)} | branch_json(held, whole))
             finally:
                 del held.running[scope]
                 ended.set()
-            raise Refused("conflict", "the generation was stopped", "stopped")
+            raise ApiError("conflict", "the generation was stopped", "stopped")
 
     async def work(emit: Emit) -> None:
         await emit(await run(generated))
@@ -234,7 +234,7 @@ async def generate_on_branch(server: Server, request: Request) -> Response:
     return respond(answers, request, body, stream if body.stream else work, progress, stream=body.stream)
 
 
-def told(held: Held, whole: bool) -> dict[str, Any]:
+def branch_json(held: BranchEntry, whole: bool) -> dict[str, Any]:
     """A branch, as clients read it; with `whole` its tokens and messages, too."""
     branch = held.branch
     branch_told: dict[str, Any] = {
@@ -262,7 +262,7 @@ def _generation(generation: Generation[Any]) -> dict[str, Any]:
     try:
         value = generation.output
     except AgentKVError as error:
-        fault = refused(error)
+        fault = to_api_error(error)
     generated: dict[str, Any] = {
         "text": generation.text,
         "tokens": generation.tokens,
@@ -278,15 +278,15 @@ def _generation(generation: Generation[Any]) -> dict[str, Any]:
 
 
 def _token(token: Token) -> dict[str, Any]:
-    told = {"id": token.id, "text": token.text, "logprob": token.logprob, "index": token.index}
-    return told | {"top_logprobs": [top._asdict() for top in token.top_logprobs]}
+    branch_json = {"id": token.id, "text": token.text, "logprob": token.logprob, "index": token.index}
+    return branch_json | {"top_logprobs": [top._asdict() for top in token.top_logprobs]}
 
 
 def _whole(request: Request) -> bool:
     """Is the whole branch to be told? Raises Refused for query parameters that mean nothing."""
     for name, value in request.query_params.items():
         if (name, value) != ("whole", "true"):
-            raise Refused("invalid", "the only parameter here is whole=true", "unsupported_parameter", name)
+            raise ApiError("invalid", "the only parameter here is whole=true", "unsupported_parameter", name)
     return "whole" in request.query_params
 
 
@@ -297,7 +297,7 @@ def _condition(server: Server, request: Request) -> bodies.Condition:
     return checked(bodies.Condition, given, server.ignored)
 
 
-def _held(server: Server, request: Request) -> Held:
+def _held(server: Server, request: Request) -> BranchEntry:
     """The branch that a request is about. Raises Refused."""
     name = request.path_params["branch"]
     held = server.branches.get(name)

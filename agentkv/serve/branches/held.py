@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import anyio
 
 from ..._context.handle import handle_of
-from ..http.errors import Refused
-from ..http.idempotency import Answers, Progress
+from ..http.errors import ApiError
+from ..http.idempotency import Progress, StoredAnswers
 
 if TYPE_CHECKING:
     from ..._context.branch import Branch
@@ -24,7 +24,7 @@ OWN_NAMES = "br_"  # what ids begin with that no client chose
 
 
 @dataclass(slots=True, eq=False)
-class Held:
+class BranchEntry:
     """One of them.
 
     Attributes:
@@ -42,7 +42,7 @@ class Held:
     parent: str | None
     lease: str | None = None
     revision: str = ""
-    answers: Answers = field(default_factory=Answers)
+    answers: StoredAnswers = field(default_factory=StoredAnswers)
     running: dict[anyio.CancelScope, anyio.Event] = field(default_factory=dict)
     uses: int = 0  # requests that are about it now
     used: float = 0.0  # when the last one ended
@@ -94,15 +94,15 @@ class Branches:
         self._seconds = seconds
         self._coming = 0
         self._coming_names: set[str] = set()
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, BranchEntry] = {}
         self._connections: Counter[str] = Counter()  # by lease
         self.lease_seconds = lease_seconds
-        self.answers = Answers()  # of what makes and closes branches
+        self.answers = StoredAnswers()  # of what makes and closes branches
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def named(self) -> list[Held]:
+    def named(self) -> list[BranchEntry]:
         """Those whose names clients chose, oldest first."""
         self.close_idle()
         return [held for held in self._held.values() if held.is_named]
@@ -115,7 +115,7 @@ class Branches:
         self._check_names(names)
         if len(self._held) + self._coming + count > self._most:
             what = f"there are {len(self._held)} branches, and at most {self._most} may be; delete some"
-            raise Refused("busy", what, "too_many_branches", headers={"retry-after": "5"})
+            raise ApiError("busy", what, "too_many_branches", headers={"retry-after": "5"})
         self._coming += count
         self._coming_names.update(names)
         try:
@@ -130,7 +130,7 @@ class Branches:
         if name in self._coming_names or (held is not None and held.revision not in revisions):
             what = f"another branch is published as {name!r}, or somebody changed it there"
             what += "; attach it, or take another name"
-            raise Refused("conflict", what, "branch_exists")
+            raise ApiError("conflict", what, "branch_exists")
         if held is not None and held.changing:
             raise _busy(held)
         return held is not None
@@ -143,22 +143,22 @@ class Branches:
         parent: str | None = None,
         lease: str | None = None,
         revision: str | None = None,
-    ) -> Held:
+    ) -> BranchEntry:
         """Gives a branch its id. What had that name before is closed."""
         chosen = name or f"{OWN_NAMES}{secrets.token_hex(16)}"
-        held = Held(branch, chosen, parent, lease, revision or new_revision(), used=monotonic())
+        held = BranchEntry(branch, chosen, parent, lease, revision or new_revision(), used=monotonic())
         if (before := self._held.get(held.id)) is not None:
             self.drop(before)
         self._held[held.id] = held
         return held
 
-    def get(self, name: str) -> Held | None:
+    def get(self, name: str) -> BranchEntry | None:
         """The branch of that id, if there is one."""
         self.close_idle()
         return self._held.get(name)
 
     @contextmanager
-    def using(self, name: str) -> Iterator[Held]:
+    def using(self, name: str) -> Iterator[BranchEntry]:
         """The branch of that id, which is not forgotten about in this block. Raises Refused."""
         held = self.get(name)
         if held is None:
@@ -170,7 +170,7 @@ class Branches:
             held.uses -= 1
             held.used = monotonic()
 
-    def drop(self, held: Held) -> None:
+    def drop(self, held: BranchEntry) -> None:
         """Closes a branch."""
         if self._held.get(held.id) is held:
             del self._held[held.id]
@@ -201,16 +201,16 @@ class Branches:
             self.drop(held)
         return bool(idle)
 
-    def _of(self, lease: str) -> list[Held]:
+    def _of(self, lease: str) -> list[BranchEntry]:
         return [held for held in self._held.values() if held.lease == lease]
 
     def _check_names(self, names: Sequence[str]) -> None:
         if len(set(names)) < len(names):
-            raise Refused("invalid", "a name is there twice; name each branch once", "invalid_value", "names")
+            raise ApiError("invalid", "a name is there twice; name each branch once", "invalid_value", "names")
         taken = [name for name in names if name in self._held or name in self._coming_names]
         if taken:
             what = f"there is a branch {taken[0]!r} already; delete it, or take another name"
-            raise Refused("conflict", what, "name_taken")
+            raise ApiError("conflict", what, "name_taken")
 
 
 def new_revision() -> str:
@@ -218,11 +218,11 @@ def new_revision() -> str:
     return secrets.token_hex(16)
 
 
-def _busy(held: Held) -> Refused:
-    return Refused("conflict", f"branch {held.id} is at another verb; wait for that, or work on a fork", "branch_busy")
+def _busy(held: BranchEntry) -> ApiError:
+    return ApiError("conflict", f"branch {held.id} is at another verb; wait for that, or work on a fork", "branch_busy")
 
 
-def missing(name: str) -> Refused:
+def missing(name: str) -> ApiError:
     """There is no such branch."""
     what = f"there is no branch {name!r}: it was deleted, or idle for too long, or its lease ended; create it again"
-    return Refused("missing", what, "branch_closed")
+    return ApiError("missing", what, "branch_closed")

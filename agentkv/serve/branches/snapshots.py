@@ -14,12 +14,12 @@ from ..._context.publish import branch_of, snapshot_of
 from ..._documents.published import PublishedBranch
 from ..._types.errors import InvalidInput
 from ..http.body import Body, read_body
-from ..http.errors import Refused, about, check_ids
+from ..http.errors import ApiError, check_ids, error_param
 from ..http.idempotency import respond
 from ..http.leniency import checked
 from ..tokens.endpoints import check_model
 from . import bodies
-from .endpoints import told
+from .endpoints import branch_json
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -49,9 +49,9 @@ class Publish(Body):
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(map(str, ("branch", *first["loc"])))
-            raise Refused("invalid", f"{where}: {first['msg']}", "invalid_value", where) from None
+            raise ApiError("invalid", f"{where}: {first['msg']}", "invalid_value", where) from None
         except (InvalidInput, ValueError) as error:
-            raise Refused("invalid", f"branch: {error}", "invalid_value", "branch") from None
+            raise ApiError("invalid", f"branch: {error}", "invalid_value", "branch") from None
         check_ids(published.tokens, vocab_size, "branch.tokens")
         return published
 
@@ -66,15 +66,15 @@ async def publish_branch(server: Server, request: Request) -> Response:
     async def work(emit: Emit) -> None:
         async with server.admitted(request.headers):
             replaced = server.branches.replaceable(name, body.replaces)
-            with server.branches.room(0 if replaced else 1), about("branch"):
+            with server.branches.room(0 if replaced else 1), error_param("branch"):
                 branch = await _made(server, published)
                 try:
                     server.branches.replaceable(name, body.replaces)  # others may have been quicker
-                except Refused:
+                except ApiError:
                     branch.close()
                     raise
                 held = server.branches.hold(branch, name=name, revision=body.revision)
-        await emit(json.dumps({**told(held, whole=False), "revision": held.revision}))
+        await emit(json.dumps({**branch_json(held, whole=False), "revision": held.revision}))
 
     return respond(server.branches.answers, request, body, work)
 
@@ -103,8 +103,8 @@ async def _made(server: Server, published: PublishedBranch) -> Branch:
         source.close()
 
 
-def _not_found(server: Server, name: str) -> Refused:
+def _not_found(server: Server, name: str) -> ApiError:
     names = [held.id for held in server.branches.named()]
     there = f"there are {', '.join(map(repr, names[:8]))}{' ...' if names[8:] else ''}" if names else "there is none"
     what = f"no branch is published as {name!r}; {there}. It may have been idle for too long: publish it again"
-    return Refused("missing", what, "branch_not_found")
+    return ApiError("missing", what, "branch_not_found")

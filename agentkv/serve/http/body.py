@@ -9,8 +9,8 @@ import anyio
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import from_json
 
-from ..._types.show import shown
-from .errors import Refused
+from ..._types.show import preview
+from .errors import ApiError
 from .leniency import checked
 
 if TYPE_CHECKING:
@@ -42,19 +42,19 @@ async def read_body(server: Server, request: Request, kind: type[B]) -> B:
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         # Pages of other origins can post anything else without asking.
-        raise Refused("media", "the content-type must be application/json", "unsupported_media_type")
+        raise ApiError("media", "the content-type must be application/json", "unsupported_media_type")
     try:
         with anyio.fail_after(BODY_SECONDS):
             raw = await _read(request, server.settings.most_bytes)
     except TimeoutError:
-        raise Refused("late", f"the body took longer than {BODY_SECONDS:g} s to come", "timeout") from None
+        raise ApiError("late", f"the body took longer than {BODY_SECONDS:g} s to come", "timeout") from None
     raw = _decoded(raw, request.headers.get("content-encoding", ""), server.settings.most_bytes)
     try:
         value: Any = from_json(raw, allow_inf_nan=False)  # refuses what is nested more than 200 levels deep
     except ValueError as error:
-        raise Refused("invalid", f"the body is no JSON: {error}", "invalid_json") from None
+        raise ApiError("invalid", f"the body is no JSON: {error}", "invalid_json") from None
     if not isinstance(value, dict):
-        raise Refused("invalid", f"the body is {shown(value)}, but it must be an object")
+        raise ApiError("invalid", f"the body is {preview(value)}, but it must be an object")
     _check_size(value)
     return checked(kind, value, server.ignored)
 
@@ -64,7 +64,7 @@ async def _read(request: Request, most_bytes: int) -> bytes:
     async for piece in request.stream():
         raw += piece
         if len(raw) > most_bytes:
-            raise Refused("large", f"the body has more than {most_bytes} bytes", "body_too_large")
+            raise ApiError("large", f"the body has more than {most_bytes} bytes", "body_too_large")
     return bytes(raw)
 
 
@@ -74,9 +74,9 @@ def _decoded(raw: bytes, encoding: str, most_bytes: int) -> bytes:
     if name in ("", "identity"):
         return raw
     if name not in _PACKED:
-        raise Refused(
+        raise ApiError(
             "media",
-            f"the content-encoding is {shown(name).removeprefix('str ')}, which this server does not read; send the "
+            f"the content-encoding is {preview(name).removeprefix('str ')}, which this server does not read; send the "
             f"body as it is, or as {' or '.join(_PACKED)}",
             "unsupported_content_encoding",
             headers={"accept-encoding": ", ".join(_PACKED)},
@@ -85,11 +85,11 @@ def _decoded(raw: bytes, encoding: str, most_bytes: int) -> bytes:
     try:
         body = reader.decompress(raw, most_bytes + 1)
     except zlib.error as error:
-        raise Refused("invalid", f"the body is no {name}: {error}", "invalid_encoding") from None
+        raise ApiError("invalid", f"the body is no {name}: {error}", "invalid_encoding") from None
     if len(body) > most_bytes:
-        raise Refused("large", f"the body has more than {most_bytes} bytes once it is unpacked", "body_too_large")
+        raise ApiError("large", f"the body has more than {most_bytes} bytes once it is unpacked", "body_too_large")
     if not reader.eof or reader.unused_data:
-        raise Refused("invalid", f"the body is not one whole {name}", "invalid_encoding")
+        raise ApiError("invalid", f"the body is not one whole {name}", "invalid_encoding")
     return body
 
 
@@ -105,5 +105,5 @@ def _check_size(value: dict[str, Any]) -> None:
             continue
         count += len(parts)
         if count > MOST_PARTS:
-            raise Refused("large", f"the body has more than {MOST_PARTS} parts; send less at a time", "body_too_large")
+            raise ApiError("large", f"the body has more than {MOST_PARTS} parts; send less at a time", "body_too_large")
         waiting += [part for part in parts if isinstance(part, dict | list)]

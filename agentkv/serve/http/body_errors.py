@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..._types.show import shown
-from .errors import Refused
+from ..._types.show import preview
+from .errors import ApiError
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -53,20 +53,20 @@ def closest(errors: Sequence[ErrorDetails]) -> ErrorDetails:
     return max(first, key=lambda error: (len(error["loc"]), not error["type"].endswith("_type")))
 
 
-def refused_for(error: ErrorDetails, value: Any, within: str) -> Refused:
+def refused_for(error: ErrorDetails, value: Any, within: str) -> ApiError:
     """The refusal of a body, or of the part `within` it, which names the parameter."""
     name = ".".join(filter(None, (within, *map(named, path_of(error, value)))))
     if error["type"] == "extra_forbidden":
-        return Refused(
+        return ApiError(
             "invalid", f"{name} is not supported by this server; leave it out", "unsupported_parameter", name
         )
     if error["type"] == "missing":
-        return Refused("invalid", f"{name} is missing", "missing_parameter", name)
+        return ApiError("invalid", f"{name} is missing", "missing_parameter", name)
     if error["type"] == "union_tag_invalid":
         tag, known = error["ctx"]["tag"], error["ctx"]["expected_tags"]
-        told = f"{name} is of the type {shown(tag)}, which this server does not support; it knows {known}"
-        return Refused("invalid", told, "unsupported_parameter", name)
+        told = f"{name} is of the type {preview(tag)}, which this server does not support; it knows {known}"
+        return ApiError("invalid", told, "unsupported_parameter", name)
     message = error["msg"].removeprefix("Value error, ")
     if error["type"] == "too_long":
         message = f"it has {error['ctx']['actual_length']} parts, but at most {error['ctx']['max_length']} are taken"
-    return Refused("invalid", f"{name} is {shown(error['input'])}: {message}", "invalid_value", name)
+    return ApiError("invalid", f"{name} is {preview(error['input'])}: {message}", "invalid_value", name)

@@ -23,7 +23,7 @@ from ..._types.errors import (
     wire_code,
 )
 from ..._types.log import log
-from ..._types.show import shown
+from ..._types.show import preview
 
 Kind = Literal[
     "invalid",
@@ -61,7 +61,7 @@ STATUS: dict[Kind, int] = {
 
 
 @dataclass(eq=False)
-class Refused(Exception):
+class ApiError(Exception):
     """A request that gets an error.
 
     Attributes:
@@ -87,9 +87,9 @@ class Refused(Exception):
         return STATUS[self.kind]
 
 
-def busy(message: str, seconds: int = 1) -> Refused:
+def busy(message: str, seconds: int = 1) -> ApiError:
     """Too much is going on; the client comes back after so many seconds."""
-    return Refused("busy", message, "overloaded", headers={"retry-after": str(seconds)})
+    return ApiError("busy", message, "overloaded", headers={"retry-after": str(seconds)})
 
 
 # Errors that clients read in their own words. The first class that fits counts.
@@ -117,24 +117,24 @@ ADVICE: tuple[tuple[str, str], ...] = (
 )
 
 
-def refused(error: Exception) -> Refused:
+def to_api_error(error: Exception) -> ApiError:
     """What a client is told of an error. Of those that are not its own affair it is told nothing but that: what they
     say may name files of this machine."""
     match error:
-        case Refused():
+        case ApiError():
             return error
         case ContextClosed():
-            return Refused("stopping", "the server is stopping", wire_code(ContextClosed))
+            return ApiError("stopping", "the server is stopping", wire_code(ContextClosed))
         case TimeoutError():
-            return Refused("late", "the request took longer than it may; ask for less, or allow more", "timeout")
+            return ApiError("late", "the request took longer than it may; ask for less, or allow more", "timeout")
     for known, kind in _KINDS:
         if isinstance(error, known):
             headers = {"retry-after": "5"} if kind == "busy" else {}
-            return Refused(kind, advised(str(error)), wire_code(known), headers=headers)
+            return ApiError(kind, advised(str(error)), wire_code(known), headers=headers)
     log.error("request failed", error=f"{type(error).__name__}: {error}", exc_info=error)
     if isinstance(error, StepFailed):
-        return Refused("failed", "the model failed; the server's log says more", wire_code(StepFailed))
-    return Refused("failed", "the server failed; its log says more", "internal_error")
+        return ApiError("failed", "the model failed; the server's log says more", wire_code(StepFailed))
+    return ApiError("failed", "the server failed; its log says more", "internal_error")
 
 
 def advised(message: str) -> str:
@@ -145,16 +145,16 @@ def advised(message: str) -> str:
 
 
 @contextmanager
-def about(param: str) -> Iterator[None]:
+def error_param(param: str) -> Iterator[None]:
     """What the SDK refuses in this block, and what does not fit, is about that parameter."""
     try:
         yield
-    except Refused as known:
+    except ApiError as known:
         if known.kind == "invalid" and known.param is None:
             known.param = param
         raise
     except InvalidInput as error:
-        told = refused(error)
+        told = to_api_error(error)
         told.param = param
         raise told from error
 
@@ -163,9 +163,9 @@ def check_ids(tokens: Sequence[int], vocab_size: int, param: str) -> None:
     """Raises Refused for a token id that is not the model's."""
     wrong = next((index for index, token in enumerate(tokens) if not 0 <= token < vocab_size), None)
     if wrong is not None:
-        which = f"{shown(tokens[wrong]).removeprefix('int ')} at index {wrong}"
+        which = f"{preview(tokens[wrong]).removeprefix('int ')} at index {wrong}"
         told = f"token {which} is not in the vocabulary; ids are from 0 to {vocab_size - 1}"
-        raise Refused("invalid", told, "invalid_value", param)
+        raise ApiError("invalid", told, "invalid_value", param)
 
 
 def _cut(text: str) -> str:

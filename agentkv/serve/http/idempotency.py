@@ -11,8 +11,8 @@ import anyio
 from starlette.responses import Response
 
 from ..openai.chat import ERRORS
-from .errors import Refused
-from .responses import Answer, Emit, EventStream
+from .errors import ApiError
+from .responses import CancellableResponse, Emit, EventStream
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -36,7 +36,7 @@ class Progress:
     changed: bool = False
 
 
-class Recording:
+class RecordedAnswer:
     """What one request answers, from its first event on, while it runs and afterwards."""
 
     def __init__(self, digest: bytes) -> None:
@@ -55,7 +55,7 @@ class Recording:
             self.error = error
         except BaseException:
             what = "the request that this one repeats was given up; read the branch"
-            self.error = Refused("conflict", what, "given_up")
+            self.error = ApiError("conflict", what, "given_up")
             raise
         finally:
             self.ended = True
@@ -89,30 +89,30 @@ class Recording:
         self._more = anyio.Event()
 
 
-class Answers:
+class StoredAnswers:
     """The recordings of one branch, or of what makes and closes branches, by their keys."""
 
     def __init__(self) -> None:
-        self._by_key: dict[str, Recording] = {}
+        self._by_key: dict[str, RecordedAnswer] = {}
 
     def __len__(self) -> int:
         return len(self._by_key)
 
-    def recording(self, key: str, digest: bytes) -> tuple[Recording, bool]:
+    def recording(self, key: str, digest: bytes) -> tuple[RecordedAnswer, bool]:
         """That of a key, and whether it is the first with it. Raises Refused."""
         known = self._by_key.get(key)
         if known is None:
-            recording = self._by_key[key] = Recording(digest)
+            recording = self._by_key[key] = RecordedAnswer(digest)
             return recording, True
         if known.digest != digest:
             what = f"Idempotency-Key {key!r} was sent with another request; take a new key for each request"
-            raise Refused("mismatch", what, "idempotency_key_reused", "Idempotency-Key")
+            raise ApiError("mismatch", what, "idempotency_key_reused", "Idempotency-Key")
         if known.nbytes is None:
             what = f"the request of Idempotency-Key {key!r} was done, and its answer has made room; read the branch"
-            raise Refused("conflict", what, "idempotency_answer_dropped", "Idempotency-Key")
+            raise ApiError("conflict", what, "idempotency_answer_dropped", "Idempotency-Key")
         return known, False
 
-    async def run(self, key: str, recording: Recording, work: Work, progress: Progress) -> None:
+    async def run(self, key: str, recording: RecordedAnswer, work: Work, progress: Progress) -> None:
         """Runs the first request of a key. One that came to nothing may be sent again under it."""
         try:
             await recording.run(work)
@@ -149,7 +149,7 @@ class Repeatable(Response):
 
 
 def respond(
-    answers: Answers,
+    answers: StoredAnswers,
     request: Request,
     body: Body | None,
     work: Work,
@@ -169,7 +169,7 @@ def respond(
         return _response(work, stream)
     if not 0 < len(key) <= _LONGEST_KEY or not key.isprintable():
         what = f"Idempotency-Key must have 1 to {_LONGEST_KEY} printable characters, such as a UUID"
-        raise Refused("invalid", what, "invalid_value", "Idempotency-Key")
+        raise ApiError("invalid", what, "invalid_value", "Idempotency-Key")
     recording, first = answers.recording(key, _digest(request, body))
 
     async def run() -> None:
@@ -197,4 +197,4 @@ def _response(work: Work, stream: bool) -> Response:
         await work(emit)
         return Response("".join(said), media_type="application/json")
 
-    return Answer(whole, ERRORS)
+    return CancellableResponse(whole, ERRORS)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ..._types.log import log
-from .errors import Refused
+from .errors import ApiError
 
 if TYPE_CHECKING:
     from prometheus_client import Counter
@@ -141,7 +141,7 @@ class Ignored:
     def leave_out(self, param: str, why: str) -> None:
         """A parameter is left out. Raises Refused where the server is strict."""
         if self.strict:
-            raise Refused("invalid", f"{why}; leave it out", param=param)
+            raise ApiError("invalid", f"{why}; leave it out", param=param)
         self.note(param, why)
 
     def note(self, what: str, why: str, of: str = "") -> None:

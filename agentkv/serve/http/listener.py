@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 HEADER_SECONDS = 20.0  # for the whole head of a request
 
 
-def bound(host: str, port: int) -> socket.socket:
+def bind_socket(host: str, port: int) -> socket.socket:
     """A socket that listens there. Raises InvalidInput for an address that cannot be had."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -35,7 +35,7 @@ def listener(app: ASGIApp) -> uvicorn.Server:
     """A server of HTTP that leaves signals, and the lifespan of `app`, to whoever runs it."""
     config = uvicorn.Config(
         app,
-        http=_Prompt,
+        http=_HeaderTimeoutProtocol,
         ws="none",
         lifespan="off",
         log_level="warning",
@@ -53,7 +53,7 @@ class _Listener(uvicorn.Server):
         yield
 
 
-class _Prompt(H11Protocol):
+class _HeaderTimeoutProtocol(H11Protocol):
     """HTTP/1.1 of one client, who has so long for the head of each request: without that a slow one keeps its
     connection for ever (slow loris)."""
 

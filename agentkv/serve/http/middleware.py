@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 
-from ..._types.show import shown
-from .errors import Refused
+from ..._types.show import preview
+from .errors import ApiError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from ..metrics import Metrics
-    from .responses import Protocols
+    from .responses import ErrorFormat
 
 OPEN = ("/health",)
 ENDPOINT = "agentkv.endpoint"  # of a scope: the path as its endpoint has it
 
 
-class Guard:
+class ApiKeyMiddleware:
     """ASGI middleware: refuses requests without the key."""
 
-    def __init__(self, app: ASGIApp, key: str, errors: Callable[[str], Protocols]) -> None:
+    def __init__(self, app: ASGIApp, key: str, errors: Callable[[str], ErrorFormat]) -> None:
         self._app = app
         self._key = key.encode()
         self._errors = errors
@@ -35,7 +35,7 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
         if scope["type"] == "http" and scope["path"] not in OPEN and not self._knows(Headers(scope=scope)):
-            error = Refused(
+            error = ApiError(
                 "key",
                 "the API key is missing or wrong; send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'",
                 "invalid_api_key",
@@ -60,7 +60,7 @@ def _without_scheme(authorization: str) -> str:
 class Hosts:
     """ASGI middleware: refuses requests that call the server by another name than these."""
 
-    def __init__(self, app: ASGIApp, names: Sequence[str], errors: Callable[[str], Protocols]) -> None:
+    def __init__(self, app: ASGIApp, names: Sequence[str], errors: Callable[[str], ErrorFormat]) -> None:
         self._app = app
         self._names = frozenset(_name_in(name) for name in names)
         self._errors = errors
@@ -69,10 +69,10 @@ class Hosts:
         """ASGI."""
         if scope["type"] == "http" and (name := _name_in(Headers(scope=scope).get("host", ""))) not in self._names:
             what = (
-                f"the server is not called {shown(name).removeprefix('str ')}: it answers to "
+                f"the server is not called {preview(name).removeprefix('str ')}: it answers to "
                 f"{', '.join(sorted(self._names))}; start it with --allow-host NAME, or with --host and a key"
             )
-            error = Refused("invalid", what, "invalid_host", "host")
+            error = ApiError("invalid", what, "invalid_host", "host")
             await self._errors(scope["path"]).error_response(error)(scope, receive, send)
             return
         await self._app(scope, receive, send)
@@ -85,7 +85,7 @@ def _name_in(host: str) -> str:
     return (host if host.count(":") > 1 else host.partition(":")[0]).lower()
 
 
-class Measured:
+class MetricsMiddleware:
     """ASGI middleware: counts requests and their seconds, by the path of their endpoint."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:

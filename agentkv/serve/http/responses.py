@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import anyio
 from starlette.responses import Response
 
-from .errors import Refused, refused
+from .errors import ApiError, to_api_error
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -22,13 +22,13 @@ class Emit(Protocol):
         """`data` is one line; `event` is the event's name."""
 
 
-class Protocols(Protocol):
+class ErrorFormat(Protocol):
     """How a protocol writes errors."""
 
-    def error_response(self, error: Refused) -> Response:
+    def error_response(self, error: ApiError) -> Response:
         """As the whole response."""
 
-    def error_event(self, error: Refused) -> tuple[str, str | None]:
+    def error_event(self, error: ApiError) -> tuple[str, str | None]:
         """In a stream that has begun: data and name of the event."""
 
     @property
@@ -36,10 +36,10 @@ class Protocols(Protocol):
         """What is sent in a stream where there is nothing to tell for a while."""
 
 
-class Answer(Response):
+class CancellableResponse(Response):
     """The response that `work` returns, unless its client hangs up first."""
 
-    def __init__(self, work: Callable[[], Awaitable[Response]], errors: Protocols) -> None:
+    def __init__(self, work: Callable[[], Awaitable[Response]], errors: ErrorFormat) -> None:
         self._work = work
         self._errors = errors
         self.background = None
@@ -52,7 +52,7 @@ class Answer(Response):
             try:
                 response = await self._work()
             except Exception as error:
-                response = self._errors.error_response(refused(error))
+                response = self._errors.error_response(to_api_error(error))
             group.cancel_scope.cancel()
         if response is not None:
             with anyio.move_on_after(LAST_SECONDS):
@@ -119,7 +119,7 @@ class EventStream(Response):
     """
 
     def __init__(
-        self, work: Callable[[Events], Awaitable[None]], errors: Protocols, headers: Mapping[str, str] | None = None
+        self, work: Callable[[Events], Awaitable[None]], errors: ErrorFormat, headers: Mapping[str, str] | None = None
     ) -> None:
         self._work = work
         self._errors = errors
@@ -136,7 +136,7 @@ class EventStream(Response):
             try:
                 await self._work(emit)
             except Exception as error:
-                told = refused(error)
+                told = to_api_error(error)
                 if emit.begun:
                     with anyio.move_on_after(LAST_SECONDS):
                         await emit(*self._errors.error_event(told))

@@ -20,10 +20,10 @@ from ..._aio.tasks import gather
 from ..._context.handle import handle_of
 from ..completion import Choices
 from ..http.body import read_body
-from ..http.errors import Refused
-from ..http.responses import Answer, Emit, EventStream
-from ..prompts import Begun, Progress
-from ..reply import Part, Written, write
+from ..http.errors import ApiError
+from ..http.responses import CancellableResponse, Emit, EventStream
+from ..prompts import Progress, PromptBegun
+from ..reply import Reply, ReplyChunk, generate_reply
 from .chat_body import ChatRequest
 from .errors import OpenAIErrors
 from .logprobs import logprobs_of
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from ..._context.branch import Branch
-    from ..completion import Asked
+    from ..completion import ReplyRequest
     from ..server import Server
 
 ERRORS = OpenAIErrors()
@@ -47,18 +47,18 @@ async def create_chat_completion(server: Server, request: Request) -> Response:
     body = await read_body(server, request, ChatRequest)
     server.check_model(body.model)
     if (body.n or 1) > server.settings.most_choices:
-        raise Refused("invalid", f"n is {body.n}, but at most {server.settings.most_choices} are made", param="n")
+        raise ApiError("invalid", f"n is {body.n}, but at most {server.settings.most_choices} are made", param="n")
     asked = server.checked(body.asked(server.context.model_info.vocab_size))
     completion = _Completion(server, body, asked, request)
     if body.stream:
         return EventStream(completion.stream, ERRORS)
-    return Answer(completion.whole, ERRORS)
+    return CancellableResponse(completion.whole, ERRORS)
 
 
 class _Completion:
     """One request under way."""
 
-    def __init__(self, server: Server, body: ChatRequest, asked: Asked, request: Request) -> None:
+    def __init__(self, server: Server, body: ChatRequest, asked: ReplyRequest, request: Request) -> None:
         self._server = server
         self._body = body
         self._asked = asked
@@ -71,7 +71,7 @@ class _Completion:
         async with self._server.admitted(self._headers), self._server.prompted(self._asked) as prompted:
             async with self._branches(prompted.branch) as branches:
                 prompt, first = len(prompted.branch), self._ids("prompt_token_ids", prompted.branch.tokens)
-                written = await gather(*(write(branch, self._asked) for branch in branches))
+                written = await gather(*(generate_reply(branch, self._asked) for branch in branches))
             self._server.remember(prompted, self._asked, written[0])
         completion = ChatCompletion.model_construct(
             **self._frame("chat.completion"),
@@ -85,7 +85,7 @@ class _Completion:
         """The messages as they come."""
         send = partial(self._send, emit)
 
-        async def begin(begun: Begun) -> Progress | None:
+        async def begin(begun: PromptBegun) -> Progress | None:
             first = self._ids("prompt_token_ids", begun.tokens)
             for index in range(self._body.n or 1):
                 await send([_chunk(index, {"role": "assistant", "content": ""})], **first)
@@ -106,11 +106,11 @@ class _Completion:
     async def _progress(self, send: Any, progress: PromptProgress, processed: int) -> None:
         await send([_chunk(0, {})], prompt_progress=progress(processed))
 
-    async def _message(self, index: int, branch: Branch, send: Any) -> Written:
+    async def _message(self, index: int, branch: Branch, send: Any) -> Reply:
         name_call = handle_of(branch).state.conversation.call_id
         places: dict[int, int] = {}  # of the calls that are told, which are not all of the message
 
-        async def tell(part: Part) -> None:
+        async def tell(part: ReplyChunk) -> None:
             logprobs = logprobs_of(part.likely) if self._body.logprobs and part.likely else None
             for delta in part.deltas:
                 if (said := _delta(delta, name_call, places)) is not None:
@@ -118,7 +118,7 @@ class _Completion:
                     await send([_chunk(index, said, logprobs=logprobs if content else None)])
                     logprobs = None if content else logprobs
 
-        written = await write(branch, self._asked, tell)
+        written = await generate_reply(branch, self._asked, tell)
         ids = self._ids("token_ids", written.generation.tokens)
         await send([_chunk(index, {}, finish_reason=_finish(written), **ids)])
         return written
@@ -141,7 +141,7 @@ class _Completion:
             "system_fingerprint": self._server.fingerprint,
         }
 
-    def _choice(self, index: int, written: Written) -> Choice:
+    def _choice(self, index: int, written: Reply) -> Choice:
         told = written.message.as_openai()
         message: dict[str, Any] = {"role": "assistant", "content": told.get("content"), "refusal": None}
         message |= {key: told[key] for key in ("reasoning_content", "tool_calls") if told.get(key)}
@@ -157,7 +157,7 @@ class _Completion:
         return {name: tokens} if self._body.return_token_ids else {}
 
 
-def _finish(written: Written) -> Finish:
+def _finish(written: Reply) -> Finish:
     if written.cut:
         return "length"
     return "tool_calls" if written.calls else "stop"
@@ -169,7 +169,7 @@ def _chunk(index: int, delta: dict[str, Any], **more: Any) -> ChunkChoice:
     )
 
 
-def _usage(prompt: int, cached: int, written: Sequence[Written]) -> CompletionUsage:
+def _usage(prompt: int, cached: int, written: Sequence[Reply]) -> CompletionUsage:
     reasoning = sum(each.reasoning_tokens for each in written)
     return usage_of(prompt, cached, [each.generation for each in written], reasoning)
 

@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema
 
 from ..._chat.messages import checked_template
-from ..._types.show import shown
+from ..._types.show import preview
 from ...output import JsonSchema
-from ..completion import ROLES, Asked
+from ..completion import ROLES, ReplyRequest
 from ..http.body import Body
-from ..http.errors import Refused, about
-from .sampling_body import Drawn, Stop, stops_of
+from ..http.errors import ApiError, error_param
+from .sampling_body import SamplingBody, Stop, stops_of
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 Count = Annotated[int, Field(ge=1, lt=2**31)]
@@ -70,11 +70,11 @@ class Format(Body):
     def schema_of_content(self) -> Mapping[str, Any] | None:
         """None for free text. Raises Refused, also for a schema that a grammar cannot hold."""
         if (self.type == "json_schema") != (self.json_schema is not None):
-            raise Refused("invalid", "json_schema goes with the type json_schema", param="response_format")
+            raise ApiError("invalid", "json_schema goes with the type json_schema", param="response_format")
         if self.type == "text":
             return None
         schema = {"type": "object"} if self.json_schema is None else self.json_schema.schema_
-        with about("response_format"):
+        with error_param("response_format"):
             return JsonSchema(schema).schema
 
 
@@ -134,7 +134,7 @@ def _of_a_stream(options: object, others: ValidationInfo) -> object:
 OfAStream = AfterValidator(_of_a_stream)
 
 
-class ChatRequest(Drawn):
+class ChatRequest(SamplingBody):
     """What a client asks for. Fields that change nothing here, such as `user`, are taken and not used."""
 
     model: str
@@ -164,12 +164,12 @@ class ChatRequest(Drawn):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
 
-    def asked(self, vocab_size: int) -> Asked:
+    def asked(self, vocab_size: int) -> ReplyRequest:
         """What it asks of the model. Raises Refused."""
         if self.top_logprobs and not self.logprobs:
-            raise Refused("invalid", "top_logprobs goes with logprobs: true", param="top_logprobs")
+            raise ApiError("invalid", "top_logprobs goes with logprobs: true", param="top_logprobs")
         choice = self.tool_choice or "auto"
-        return Asked(
+        return ReplyRequest(
             messages=[template_message(message, index) for index, message in enumerate(self.messages)],
             tools=[tool.definition() for tool in self.tools or ()],
             choice=choice if isinstance(choice, str) else choice.function.name,
@@ -185,7 +185,7 @@ class ChatRequest(Drawn):
         )
 
     def _template(self) -> dict[str, Any]:
-        with about("chat_template_kwargs"):
+        with error_param("chat_template_kwargs"):
             return checked_template(self.chat_template_kwargs, known=True)
 
 
@@ -201,14 +201,14 @@ def check_properties(parameters: Mapping[str, Any], whose: str) -> None:
     """Raises Refused where they are none: chat templates go through them."""
     properties = parameters.get("properties", {})
     if not isinstance(properties, Mapping):
-        what = f"parameters of {whose} have the properties {shown(properties)}, but they must be an object"
-        raise Refused("invalid", what, "invalid_value", "tools")
+        what = f"parameters of {whose} have the properties {preview(properties)}, but they must be an object"
+        raise ApiError("invalid", what, "invalid_value", "tools")
 
 
 def template_message(message: Message, index: int) -> dict[str, Any]:
     """A message as chat templates take it. Roles are words of theirs: only those that are known go through."""
     role = "system" if message.role == "developer" else message.role
     if role not in ROLES:
-        raise Refused("invalid", f"it must be one of developer, {', '.join(ROLES)}", param=f"messages.{index}.role")
+        raise ApiError("invalid", f"it must be one of developer, {', '.join(ROLES)}", param=f"messages.{index}.role")
     given = {name: getattr(message, name) for name in Message.model_fields if name in message.model_fields_set}
     return {key: value for key, value in {**given, "role": role}.items() if value is not None or key == "content"}

@@ -16,8 +16,8 @@ from ..._context.handle import core_of, handle_of
 from ..completion import Choices
 from ..http.body import read_body
 from ..http.errors import check_ids
-from ..http.responses import Answer, Events, EventStream
-from ..prompts import Begun, Progress
+from ..http.responses import CancellableResponse, Events, EventStream
+from ..prompts import Progress, PromptBegun
 from .chat import ERRORS
 from .completions_body import CompletionRequest, Prompt
 from .logprobs import TextLogprobs
@@ -47,7 +47,7 @@ async def create_completion(server: Server, request: Request) -> Response:
     completion = _Completion(server, body, request)
     if body.stream:
         return EventStream(completion.stream, ERRORS)
-    return Answer(completion.whole, ERRORS)
+    return CancellableResponse(completion.whole, ERRORS)
 
 
 class _Completion:
@@ -105,7 +105,7 @@ class _Completion:
         """The choices of one prompt; its tokens, and those that were in the cache."""
         n = self._body.n
 
-        async def begun(begun: Begun) -> Progress | None:
+        async def begun(begun: PromptBegun) -> Progress | None:
             if begin is not None:
                 await begin()
             if first := self._first(prompt, begun.tokens):

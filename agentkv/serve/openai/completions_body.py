@@ -6,9 +6,9 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field, PlainValidator
 
-from ..http.errors import Refused
+from ..http.errors import ApiError
 from .chat_body import Count, OfAStream, StreamOptions
-from .sampling_body import Drawn, Stop
+from .sampling_body import SamplingBody, Stop
 
 Prompt: TypeAlias = str | list[int]
 
@@ -27,7 +27,7 @@ def _is_ids(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(type(item) is int for item in value)
 
 
-class CompletionRequest(Drawn):
+class CompletionRequest(SamplingBody):
     """What a client asks for. `user` changes nothing here; it is taken and not used."""
 
     model: str
@@ -46,8 +46,8 @@ class CompletionRequest(Drawn):
     def check(self, most_choices: int) -> None:
         """Raises Refused for what does not go together, or is too much."""
         if self.echo and self.logprobs is not None:
-            raise Refused("invalid", "log-probabilities of the prompt are not made; leave one out", param="echo")
+            raise ApiError("invalid", "log-probabilities of the prompt are not made; leave one out", param="echo")
         choices = len(self.prompt) * self.n
         if choices > most_choices:
             told = f"{len(self.prompt)} prompts of {self.n} choices are {choices}, but at most {most_choices} are made"
-            raise Refused("invalid", told, param="n")
+            raise ApiError("invalid", told, param="n")

@@ -6,7 +6,7 @@ import json
 
 from starlette.responses import JSONResponse, Response
 
-from ..http.errors import Refused
+from ..http.errors import ApiError
 
 _TYPES = {
     "key": "authentication_error",
@@ -24,15 +24,15 @@ class OpenAIErrors:
 
     ping = b": ping\n\n"  # a comment: these protocols have no event that says nothing
 
-    def error_response(self, error: Refused) -> Response:
+    def error_response(self, error: ApiError) -> Response:
         """As the whole response."""
         return JSONResponse(_shape(error), error.status, headers=error.headers)
 
-    def error_event(self, error: Refused) -> tuple[str, str | None]:
+    def error_event(self, error: ApiError) -> tuple[str, str | None]:
         """In a stream that has begun."""
         return json.dumps(_shape(error)), None
 
 
-def _shape(error: Refused) -> dict[str, object]:
+def _shape(error: ApiError) -> dict[str, object]:
     kind = _TYPES.get(error.kind, "invalid_request_error")
     return {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}

@@ -24,10 +24,10 @@ from openai.types.responses import (
 from pydantic import BaseModel, BeforeValidator
 
 from ..http.body import Body
-from ..http.errors import Refused
+from ..http.errors import ApiError
 from ..http.ignored import Ignored
 from ..http.leniency import checked
-from ..reply import Likely, Part
+from ..reply import ReplyChunk, TokenLogprob
 from .logprobs import logprobs_of
 
 Status = Literal["in_progress", "completed", "incomplete"]
@@ -129,7 +129,7 @@ def read_items(given: Sequence[Mapping[str, Any]], ignored: Ignored) -> list[dic
         told = item.get("type") or "message"
         if not isinstance(told, str) or told not in _KINDS:
             known = ", ".join(_KINDS)
-            raise Refused("invalid", f"{where}.type must be one of {known}", "unsupported_value", f"{where}.type")
+            raise ApiError("invalid", f"{where}.type must be one of {known}", "unsupported_value", f"{where}.type")
         kind, prefix = _KINDS[told]
         read = checked(kind, {key: value for key, value in item.items() if value is not None}, ignored, where)
         made = {"id": new_id(prefix), "type": told, "status": "completed"}
@@ -177,7 +177,7 @@ def _text(parts: Sequence[Mapping[str, Any]]) -> str:
 Item = dict[str, Any]
 
 
-class Output:
+class ResponseOutput:
     """Items in the order in which the model writes them. One is written at a time.
 
     Args:
@@ -195,7 +195,7 @@ class Output:
         self._names = names
         self._writing = False  # the last item
 
-    def read(self, part: Part) -> Iterator[BaseModel]:
+    def read(self, part: ReplyChunk) -> Iterator[BaseModel]:
         """Takes a part of the message, and tells of it."""
         likely = list(part.likely) if self._logprobs else []
         for delta in part.deltas:
@@ -209,7 +209,7 @@ class Output:
         """The message is over; `cut` where the model was not done."""
         yield from self._close("incomplete" if cut else "completed")
 
-    def _text(self, text: str, likely: list[Likely]) -> Iterator[BaseModel]:
+    def _text(self, text: str, likely: list[TokenLogprob]) -> Iterator[BaseModel]:
         if not self._is_writing("message"):
             part: Item = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
             item = {"id": new_id("msg"), "type": "message", "role": "assistant", "content": []}

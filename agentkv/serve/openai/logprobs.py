@@ -11,15 +11,15 @@ from openai.types.completion_choice import Logprobs
 
 from ..._chat.tokenizer import text_decoder
 from ..._types.results import Token
-from ..reply import Likely
+from ..reply import TokenLogprob
 
 
-def logprobs_of(likely: Sequence[Likely]) -> ChoiceLogprobs:
+def logprobs_of(likely: Sequence[TokenLogprob]) -> ChoiceLogprobs:
     """Of the content's tokens."""
     return ChoiceLogprobs(content=[_token(each) for each in likely])
 
 
-def _token(likely: Likely) -> ChatCompletionTokenLogprob:
+def _token(likely: TokenLogprob) -> ChatCompletionTokenLogprob:
     return ChatCompletionTokenLogprob(
         token=likely.spelled.decode("utf-8", "replace"),
         bytes=list(likely.spelled),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from openai.types import Model
 from starlette.responses import JSONResponse, Response
 
-from ..http.errors import Refused
+from ..http.errors import ApiError
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -35,4 +35,4 @@ def _model(server: Server, name: str) -> Model:
 async def refuse_embeddings(server: Server, request: Request) -> Response:
     """Raises Refused, which says so."""
     told = "this server makes no embeddings: the model writes text; ask a server of an embedding model"
-    raise Refused("invalid", told, "unsupported_endpoint")
+    raise ApiError("invalid", told, "unsupported_endpoint")

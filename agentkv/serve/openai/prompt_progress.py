@@ -6,13 +6,13 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..prompts import Begun
+    from ..prompts import PromptBegun
 
 
 class PromptProgress:
     """`{"total", "cache", "processed", "time_ms"}` of one prompt, which begins to be read now."""
 
-    def __init__(self, begun: Begun) -> None:
+    def __init__(self, begun: PromptBegun) -> None:
         self._began = time.monotonic()
         self._of_prompt = {"total": len(begun.tokens), "cache": begun.cached}
 

@@ -29,21 +29,21 @@ from ..._context.handle import handle_of
 from ..._types.errors import TooManyBranches
 from ..fitting import without_header
 from ..http.body import read_body
-from ..http.errors import Refused, refused
-from ..http.responses import Answer, Emit, Events, EventStream
-from ..prompts import Begin, Begun, untold
-from ..reply import Part, Written, write
+from ..http.errors import ApiError, to_api_error
+from ..http.responses import CancellableResponse, Emit, Events, EventStream
+from ..prompts import Begin, PromptBegun, untold
+from ..reply import Reply, ReplyChunk, generate_reply
 from ..server import messages_of
 from .chat import ERRORS
-from .items import Output, event_of, new_id
+from .items import ResponseOutput, event_of, new_id
 from .responses_body import FunctionTool, NamespaceTool, ResponsesRequest
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
     from ..._context.branch import Branch
-    from ..completion import Asked
-    from ..conversations import Kept
+    from ..completion import ReplyRequest
+    from ..conversations import CachedConversation
     from ..server import Prompted, Server
 
 
@@ -59,10 +59,10 @@ class Stored:
 
     response: Mapping[str, Any]
     items: Sequence[Mapping[str, Any]]
-    begins: Begins
+    begins: ResponsePrefix
 
 
-class Begins(NamedTuple):
+class ResponsePrefix(NamedTuple):
     """What a prompt begins with, and what is not carried over from one response to the next."""
 
     instructions: str | None
@@ -89,7 +89,7 @@ async def create_response(server: Server, request: Request) -> Response:
     creation = _Creation(server, body, items, asked, request.headers)
     if body.stream:
         return EventStream(creation.stream, ERRORS)
-    return Answer(creation.whole, ERRORS)
+    return CancellableResponse(creation.whole, ERRORS)
 
 
 class _Creation:
@@ -100,7 +100,7 @@ class _Creation:
         server: Server,
         body: ResponsesRequest,
         items: Sequence[Mapping[str, Any]],
-        asked: Asked,
+        asked: ReplyRequest,
         headers: Mapping[str, str],
     ) -> None:
         self._server = server
@@ -108,7 +108,7 @@ class _Creation:
         self._items = items
         self._asked = asked
         instructions = body.instructions and without_header(body.instructions, server.ignored)
-        self._begins = Begins(instructions, asked.tools, asked.template)
+        self._begins = ResponsePrefix(instructions, asked.tools, asked.template)
         self._headers = headers
         self._id = new_id("resp")
         self._created = int(time.time())
@@ -118,7 +118,7 @@ class _Creation:
         """The response, once it is whole."""
         async with self._server.admitted(self._headers), self._prompted() as prompted:
             output, prompt = self._output(prompted.branch), len(prompted.branch)
-            written = await write(prompted.branch, self._asked)
+            written = await generate_reply(prompted.branch, self._asked)
             for part in written.parts:
                 list(output.read(part))
             list(output.end(written.cut))
@@ -133,10 +133,10 @@ class _Creation:
         except Exception as error:
             if not self._count:
                 raise
-            await self._failed(emit, refused(error))
+            await self._failed(emit, to_api_error(error))
 
     async def _events(self, emit: Events) -> None:
-        async def begin(begun: Begun) -> None:
+        async def begin(begun: PromptBegun) -> None:
             started = self._frame("in_progress", [])
             await self._tell(emit, ResponseCreatedEvent, started)
             await self._tell(emit, ResponseInProgressEvent, started)
@@ -145,18 +145,18 @@ class _Creation:
         async with self._server.admitted(self._headers), self._prompted(begin) as prompted:
             output, prompt = self._output(prompted.branch), len(prompted.branch)
 
-            async def tell(part: Part) -> None:
+            async def tell(part: ReplyChunk) -> None:
                 for event in output.read(part):
                     await self._send(emit, event)
 
-            written = await write(prompted.branch, self._asked, tell)
+            written = await generate_reply(prompted.branch, self._asked, tell)
             for event in output.end(written.cut):
                 await self._send(emit, event)
             response = self._ended(output, written, prompted, prompt)
             await self._keep(prompted, response, written)
         await self._tell(emit, ResponseIncompleteEvent if written.cut else ResponseCompletedEvent, response)
 
-    async def _failed(self, emit: Emit, told: Refused) -> None:
+    async def _failed(self, emit: Emit, told: ApiError) -> None:
         code = "rate_limit_exceeded" if told.kind == "busy" else "server_error"
         failed = self._frame("failed", [], error={"code": code, "message": told.message})
         await self._tell(emit, ResponseFailedEvent, failed)
@@ -183,15 +183,15 @@ class _Creation:
         anew = replace(asked, messages=[*begins.messages, *said, *asked.messages])
         return self._server.prompted(anew, begin=begin)
 
-    def _output(self, branch: Branch) -> Output:
+    def _output(self, branch: Branch) -> ResponseOutput:
         names = {
             called: {"namespace": namespace, "name": tool.name}
             for called, namespace, tool in self._body.functions()
             if namespace is not None
         }
-        return Output(handle_of(branch).state.conversation.call_id, self._body.logprobs, names)
+        return ResponseOutput(handle_of(branch).state.conversation.call_id, self._body.logprobs, names)
 
-    async def _keep(self, prompted: Prompted, response: Mapping[str, Any], written: Written) -> None:
+    async def _keep(self, prompted: Prompted, response: Mapping[str, Any], written: Reply) -> None:
         """For a client that goes on from its id, and for one that comes back with all of it."""
         if self._body.stored:
             stored = Stored(response, self._items, self._begins)
@@ -203,7 +203,7 @@ class _Creation:
         if self._body.previous_response_id is None:
             self._server.remember(prompted, self._asked, written)
 
-    def _ended(self, output: Output, written: Written, prompted: Prompted, prompt: int) -> dict[str, Any]:
+    def _ended(self, output: ResponseOutput, written: Reply, prompted: Prompted, prompt: int) -> dict[str, Any]:
         made = len(written.generation.tokens)
         usage = {
             "input_tokens": prompt,
@@ -251,7 +251,7 @@ class _Creation:
         return response.model_dump(mode="json", exclude_unset=True, by_alias=True)
 
 
-def found(server: Server, response: str, missing: Refused) -> tuple[Kept, Stored]:
+def found(server: Server, response: str, missing: ApiError) -> tuple[CachedConversation, Stored]:
     """A response that is stored. Raises `missing`."""
     kept = server.shelf.kept(kept_as(response))
     if kept is None:
@@ -260,12 +260,12 @@ def found(server: Server, response: str, missing: Refused) -> tuple[Kept, Stored
     return kept, kept.note
 
 
-def _no_previous(response: str) -> Refused:
+def _no_previous(response: str) -> ApiError:
     what = (
         f"there is no response {response!r}: it was not stored, was deleted, or gave way to newer ones; send the whole "
         "conversation as input"
     )
-    return Refused("invalid", what, "previous_response_not_found", "previous_response_id")
+    return ApiError("invalid", what, "previous_response_not_found", "previous_response_id")
 
 
 def _format(body: ResponsesRequest) -> dict[str, Any]:
@@ -304,17 +304,17 @@ async def list_input_items(server: Server, request: Request) -> Response:
     items = list(_stored(server, request, "order", "after", "limit").items)
     asked = request.query_params
     if asked.get("order", "desc") not in ("asc", "desc"):
-        raise Refused("invalid", "order must be asc or desc", param="order")
+        raise ApiError("invalid", "order must be asc or desc", param="order")
     if asked.get("order", "desc") == "desc":
         items.reverse()
     if "after" in asked:
         ids = [item["id"] for item in items]
         if asked["after"] not in ids:
-            raise Refused("invalid", "after names no item of this response", param="after")
+            raise ApiError("invalid", "after names no item of this response", param="after")
         items = items[ids.index(asked["after"]) + 1 :]
     limit = asked.get("limit", "20")
     if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:4]) <= 100):
-        raise Refused("invalid", "limit must be a number from 1 to 100", param="limit")
+        raise ApiError("invalid", "limit must be a number from 1 to 100", param="limit")
     page = items[: int(limit)]
     ends = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {"first_id": None, "last_id": None}
     return JSONResponse({"object": "list", "data": page, "has_more": len(page) < len(items), **ends})
@@ -325,7 +325,7 @@ def _stored(server: Server, request: Request, *known: str) -> Stored:
     for name in request.query_params:
         if name not in known:
             what = f"{name} is not supported by this server; leave it out"
-            raise Refused("invalid", what, "unsupported_parameter", name)
+            raise ApiError("invalid", what, "unsupported_parameter", name)
     response = request.path_params["response"]
-    missing = Refused("missing", f"there is no response {response!r}", "response_not_found", "response_id")
+    missing = ApiError("missing", f"there is no response {response!r}", "response_not_found", "response_id")
     return found(server, response, missing)[1]

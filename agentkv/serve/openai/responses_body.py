@@ -8,13 +8,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, StringConstraints, Tag
 
 from ...output import JsonSchema
-from ..completion import Asked
+from ..completion import ReplyRequest
 from ..http.body import Body
-from ..http.errors import Refused, about
+from ..http.errors import ApiError, error_param
 from ..http.ignored import Ignored
 from .chat_body import Count, Name, OfAStream, definition_of
 from .items import messages_of, qualified, read_items
-from .sampling_body import Drawn
+from .sampling_body import SamplingBody
 
 LOGPROBS = "message.output_text.logprobs"
 
@@ -72,10 +72,10 @@ class Format(Body):
     def schema_of_content(self) -> Mapping[str, Any] | None:
         """None for free text. Raises Refused, also for a schema that a grammar cannot hold."""
         if (self.type == "json_schema") != (self.schema_ is not None and self.name is not None):
-            raise Refused("invalid", "name and schema go with the type json_schema", param="text.format")
+            raise ApiError("invalid", "name and schema go with the type json_schema", param="text.format")
         if self.type == "text":
             return None
-        with about("text.format"):
+        with error_param("text.format"):
             return JsonSchema({"type": "object"} if self.schema_ is None else self.schema_).schema
 
 
@@ -101,7 +101,7 @@ def _worded(choice: object) -> object:
     return {"type": choice} if isinstance(choice, str) else choice
 
 
-class ResponsesRequest(Drawn):
+class ResponsesRequest(SamplingBody):
     """What a client asks for. Fields that change nothing here, such as `user`, are taken and not used."""
 
     model: str
@@ -152,15 +152,15 @@ class ResponsesRequest(Drawn):
         if isinstance(self.input, str):
             return read_items([{"role": "user", "content": self.input}], ignored)
         if not self.input:
-            raise Refused("invalid", "input is empty; give a text, or one item at least", param="input")
+            raise ApiError("invalid", "input is empty; give a text, or one item at least", param="input")
         return read_items(self.input, ignored)
 
-    def asked(self, items: list[dict[str, Any]], vocab_size: int) -> Asked:
+    def asked(self, items: list[dict[str, Any]], vocab_size: int) -> ReplyRequest:
         """What it asks of the model, its instructions left out. Raises Refused, InvalidInput."""
         if self.top_logprobs and not self.logprobs:
-            raise Refused("invalid", f"top_logprobs goes with {LOGPROBS!r} in include", param="top_logprobs")
+            raise ApiError("invalid", f"top_logprobs goes with {LOGPROBS!r} in include", param="top_logprobs")
         form = self.text and self.text.format
-        return Asked(
+        return ReplyRequest(
             messages=messages_of(items),
             tools=[definition_of(name, tool.description, tool.parameters) for name, _, tool in self.functions()],
             choice=self._choice(),
@@ -179,5 +179,5 @@ class ResponsesRequest(Drawn):
         if choice is None:
             return "auto"
         if (choice.type == "function") != (choice.name is not None):
-            raise Refused("invalid", "the name of a function goes with the type function", param="tool_choice")
+            raise ApiError("invalid", "the name of a function goes with the type function", param="tool_choice")
         return choice.name or choice.type

@@ -8,12 +8,12 @@ from pydantic import Field
 
 from ..._types.sampling import Sampling
 from ..http.body import MOST_STOPS, Body
-from ..http.errors import Refused
+from ..http.errors import ApiError
 
 Stop = str | Annotated[list[str], Field(max_length=MOST_STOPS)] | None
 
 
-class Drawn(Body):
+class SamplingBody(Body):
     """The parameters of every request that has the model speak. The defaults are the protocol's: temperature 1.
 
     `top_k`, `min_p` and `repetition_penalty` are extensions that other servers have as well.
@@ -31,7 +31,7 @@ class Drawn(Body):
 
     def sampling(self, vocab_size: int) -> Sampling:
         """The same for the SDK. Raises Refused for a bias of no token."""
-        given = self.model_dump(include=set(Drawn.model_fields) - {"logit_bias", "seed"}, exclude_none=True)
+        given = self.model_dump(include=set(SamplingBody.model_fields) - {"logit_bias", "seed"}, exclude_none=True)
         bias = {_token(name, vocab_size): value for name, value in (self.logit_bias or {}).items()}
         seed = None if self.seed is None else self.seed % 2**63
         return Sampling(**{"temperature": 1.0, **given}, logit_bias=bias or None, seed=seed)
@@ -41,13 +41,13 @@ def stops_of(stop: Stop) -> list[str]:
     """The stop strings. Raises Refused for an empty one."""
     stops = [stop] if isinstance(stop, str) else stop or []
     if "" in stops:
-        raise Refused("invalid", "a stop string is empty", param="stop")
+        raise ApiError("invalid", "a stop string is empty", param="stop")
     return stops
 
 
 def _token(name: str, vocab_size: int) -> int:
     if name.isascii() and name.isdigit() and int(name[:12]) < vocab_size and len(name) < 12:
         return int(name)
-    raise Refused(
+    raise ApiError(
         "invalid", f"logit_bias has {name!r}, which is no token; ids are below {vocab_size}", param="logit_bias"
     )

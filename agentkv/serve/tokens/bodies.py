@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from ..._model.generate_options import GenerateOptions
-from ..branches.bodies import Count, Output, Stops, sampling_of
+from ..branches.bodies import Count, OutputBody, Stops, sampling_of
 from ..http.body import Body
 
 Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1)]
@@ -32,7 +32,7 @@ class GenerateTokens(Prompt):
     sampling: dict[str, Any] | None = None
     draws: Annotated[int, Field(ge=0, lt=2**64)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] = 0
-    output: Output | None = None
+    output: OutputBody | None = None
     made: Annotated[int, Field(ge=0, lt=2**31)] = 0
     output_made: Annotated[int, Field(ge=0, lt=2**31)] = 0
 

@@ -16,10 +16,10 @@ from ..._context.stream import DEFAULT_BUFFER, TokenStream
 from ..._engine.commands import Job, check_finished
 from ..checks import NO_BRANCH, check_going_on
 from ..http.body import read_body
-from ..http.errors import Refused
-from ..http.responses import Answer, Events, EventStream
+from ..http.errors import ApiError
+from ..http.responses import CancellableResponse, Events, EventStream
 from ..openai.chat import ERRORS
-from ..prompts import Begun
+from ..prompts import PromptBegun
 from .bodies import GenerateTokens, Prompt, SelectTokens
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ async def generate_tokens(server: Server, request: Request) -> Response:
     await check_going_on(asked, body)
 
     async def stream(emit: Events) -> None:
-        async def begin(begun: Begun) -> None:
+        async def begin(begun: PromptBegun) -> None:
             await emit.begin()
 
         async with (
@@ -113,7 +113,7 @@ async def prefill_tokens(server: Server, request: Request) -> Response:
         async with server.admitted(request.headers), server.begun(body.tokens, "tokens") as prompted:
             return JSONResponse({"cached": prompted.cached})
 
-    return Answer(work, ERRORS)
+    return CancellableResponse(work, ERRORS)
 
 
 async def logits_of_tokens(server: Server, request: Request) -> Response:
@@ -126,7 +126,7 @@ async def logits_of_tokens(server: Server, request: Request) -> Response:
             headers = {"x-cached": str(prompted.cached)}
             return Response(row.astype("<f4").tobytes(), headers=headers, media_type="application/octet-stream")
 
-    return Answer(work, ERRORS)
+    return CancellableResponse(work, ERRORS)
 
 
 async def select_tokens(server: Server, request: Request) -> Response:
@@ -138,7 +138,7 @@ async def select_tokens(server: Server, request: Request) -> Response:
             scores = await server.with_room(lambda: _scores(prompted.branch, body.choices))
             return JSONResponse({"logprobs": scores, "cached": prompted.cached})
 
-    return Answer(work, ERRORS)
+    return CancellableResponse(work, ERRORS)
 
 
 async def _body(server: Server, request: Request, shape: type[P]) -> P:
@@ -158,7 +158,7 @@ def check_model(server: Server, fingerprint: str | None, cache: str | None) -> N
     ):
         if given not in (None, here):
             told = f"the {what} here is not the one that was connected to; connect again"
-            raise Refused("conflict", told, "other_model", name)
+            raise ApiError("conflict", told, "other_model", name)
 
 
 async def _scores(branch: Branch, choices: list[list[int]]) -> list[float]:

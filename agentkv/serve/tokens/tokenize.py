@@ -10,8 +10,8 @@ from starlette.responses import JSONResponse, Response
 
 from ..._context.handle import core_of
 from ..http.body import Body, read_body
-from ..http.errors import Refused, about, check_ids
-from ..http.responses import Answer
+from ..http.errors import ApiError, check_ids, error_param
+from ..http.responses import CancellableResponse
 from ..openai.chat import ERRORS
 from ..openai.chat_body import AnyMessage, Tool, template_message
 
@@ -45,12 +45,12 @@ class TokenizeRequest(Body):
     def check(self) -> None:
         """Raises Refused for what does not go together."""
         if (self.prompt is None) == (self.messages is None):
-            raise Refused("invalid", "give either a prompt or messages", param="prompt")
+            raise ApiError("invalid", "give either a prompt or messages", param="prompt")
         others = _OF_MESSAGES if self.messages is None else _OF_PROMPT
         for name in sorted(others & self.model_fields_set):
             if getattr(self, name) is not None:
                 goes = "messages" if name in _OF_MESSAGES else "a prompt"
-                raise Refused("invalid", f"{name} goes with {goes} alone; leave it out", param=name)
+                raise ApiError("invalid", f"{name} goes with {goes} alone; leave it out", param=name)
 
 
 class DetokenizeRequest(Body):
@@ -76,7 +76,7 @@ async def tokenize(server: Server, request: Request) -> Response:
             told["token_strs"] = [spelled[token].decode("utf-8", "replace") for token in tokens]
         return JSONResponse(told)
 
-    return Answer(answered, ERRORS)
+    return CancellableResponse(answered, ERRORS)
 
 
 async def detokenize(server: Server, request: Request) -> Response:
@@ -92,14 +92,14 @@ async def detokenize(server: Server, request: Request) -> Response:
             text = await anyio.to_thread.run_sync(decode, body.tokens, abandon_on_cancel=True)
         return JSONResponse({"prompt": text})
 
-    return Answer(answered, ERRORS)
+    return CancellableResponse(answered, ERRORS)
 
 
 async def _tokens(server: Server, body: TokenizeRequest) -> list[int]:
     if body.messages is not None:
         messages = [template_message(message, index) for index, message in enumerate(body.messages)]
         tools = [tool.definition() for tool in body.tools or ()]
-        with about("messages"):
+        with error_param("messages"):
             return await server.tokens_of(messages, tools, body.chat_template_kwargs, body.add_generation_prompt)
     encode = partial(server.context.tokenizer.encode, bos=body.add_special_tokens, parse_special=body.parse_special)
     return await anyio.to_thread.run_sync(encode, body.prompt or "", abandon_on_cancel=True)

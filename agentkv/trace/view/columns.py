@@ -15,20 +15,20 @@ from ..records import (
     AnyRecord,
     Began,
     Branched,
+    CacheLevel,
     CallBegan,
     CallEnded,
     Conversed,
     Ended,
-    Held,
     JobBegan,
     JobEnded,
     Logged,
     Noted,
     Spelled,
     Stepped,
-    Told,
     TurnBegan,
     TurnEnded,
+    ValueRecord,
     Verb,
 )
 
@@ -162,7 +162,7 @@ class Columns:
         return number
 
     @add.register
-    def _(self, record: Held) -> None:
+    def _(self, record: CacheLevel) -> None:
         self.row(
             "held", at=self._ms(record.at), branches=record.branches, used=record.cells_used,
             shared=record.cells_shared, retained=record.cells_retained, bytes=record.kv_bytes,
@@ -220,7 +220,7 @@ class Columns:
             self._made.add(column["job_branch"][row])
 
     @add.register
-    def _(self, record: Told) -> None:
+    def _(self, record: ValueRecord) -> None:
         self.facts["values"][record.number] = record.json
 
     @add.register

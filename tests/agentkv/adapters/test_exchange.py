@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from agentkv._aio.loop_thread import LoopThread
-from agentkv.adapters._asgi import AsyncTransport, Door
+from agentkv.adapters._asgi import AsyncTransport, InProcessApp
 
 
 class Endless:
@@ -57,8 +57,8 @@ def thread() -> Iterator[LoopThread[None]]:
 
 
 def client(app: Endless, thread: LoopThread[None]) -> httpx2.AsyncClient:
-    async def door() -> Door:
-        return Door(app, thread)
+    async def door() -> InProcessApp:
+        return InProcessApp(app, thread)
 
     return httpx2.AsyncClient(transport=AsyncTransport(door), timeout=None)
 

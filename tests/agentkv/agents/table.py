@@ -9,7 +9,7 @@ import anyio
 
 import agentkv as kv
 from agentkv._aio.threads import ToolThreads
-from agentkv.agents.tool_runner import Call, Desk
+from agentkv.agents.tool_runner import ToolCallRunner, ToolEnvironment
 
 
 class Table:
@@ -20,7 +20,7 @@ class Table:
         self.answer: Callable[[kv.events.ApprovalAsked], None] = lambda asked: asked.deny("nobody is here")
         self.threads = ToolThreads(4)
         context = kv.RunContext("the deps", branch, None, None, 1)
-        self.desk = Desk(
+        self.desk = ToolEnvironment(
             {tool.name: tool for tool in tools}, context, self.threads, ctx.tokenizer, self._emit, self._ask
         )
 
@@ -33,8 +33,8 @@ class Table:
         self.answer(asked)
         return await asked.answer()
 
-    def call(self, name: str, error: str | None = None, **arguments: Any) -> Call:
-        return Call(self.desk, kv.CallRequest("c00000000", name, arguments, error))
+    def call(self, name: str, error: str | None = None, **arguments: Any) -> ToolCallRunner:
+        return ToolCallRunner(self.desk, kv.CallRequest("c00000000", name, arguments, error))
 
     async def run(self, name: str, error: str | None = None, **arguments: Any) -> kv.CallRecord:
         call = self.call(name, error, **arguments)

@@ -113,7 +113,7 @@ async def test_sixteen_tools_run_at_once_while_others_decode(open_desk: OpenDesk
     import threading
 
     from agentkv._aio.threads import ToolThreads
-    from agentkv.agents.tool_runner import Call, Desk
+    from agentkv.agents.tool_runner import ToolCallRunner, ToolEnvironment
 
     barrier = threading.Barrier(9, timeout=20)
     arrived, everybody = [], anyio.Event()
@@ -143,7 +143,7 @@ async def test_sixteen_tools_run_at_once_while_others_decode(open_desk: OpenDesk
                 await kid.generate(max_tokens=50, sampling=kv.Sampling(temperature=1))
                 await kid.rollback(mark)
 
-        desk = Desk(
+        desk = ToolEnvironment(
             {"thread": thread, "task": task},
             kv.RunContext(None, trunk, desk_agent()),
             ToolThreads(),
@@ -151,7 +151,9 @@ async def test_sixteen_tools_run_at_once_while_others_decode(open_desk: OpenDesk
             nobody,
             nobody,
         )
-        calls = [Call(desk, kv.CallRequest(str(i), name, {})) for i in range(8) for name in ("thread", "task")]
+        calls = [
+            ToolCallRunner(desk, kv.CallRequest(str(i), name, {})) for i in range(8) for name in ("thread", "task")
+        ]
         before = ctx.stats.generated
         async with anyio.create_task_group() as decoding:
             for kid in kids:

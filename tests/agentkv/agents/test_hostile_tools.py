@@ -15,7 +15,7 @@ from sniffio import current_async_library
 
 import agentkv as kv
 from agentkv._aio.threads import ToolThreads
-from agentkv.agents.tool_runner import Call, Desk
+from agentkv.agents.tool_runner import ToolCallRunner, ToolEnvironment
 from tests.agentkv.conftest import loop_threads
 
 pytestmark = pytest.mark.anyio
@@ -168,7 +168,7 @@ async def test_a_call_that_waited_for_a_thread_in_vain_never_ran() -> None:
 
     async with kv.testing.replies([], capacity=256, threads=1) as ctx:
         context = kv.RunContext(None, await ctx.branch(), kv.Agent())
-        desk = Desk({"look": look}, context, threads, ctx.tokenizer, emit, ask)
+        desk = ToolEnvironment({"look": look}, context, threads, ctx.tokenizer, emit, ask)
 
         async def hold() -> None:
             place = await threads.place()
@@ -178,7 +178,7 @@ async def test_a_call_that_waited_for_a_thread_in_vain_never_ran() -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(hold)
             await began.wait()
-            waiting = Call(desk, kv.CallRequest("c", "look", {}))
+            waiting = ToolCallRunner(desk, kv.CallRequest("c", "look", {}))
             await waiting.run()
             records.append(waiting.finished)
             release.set()

@@ -79,9 +79,9 @@ async def test_a_helper_begins_early_from_before_the_message(open_desk: OpenDesk
     lengths: list[tuple[int, int]] = []
 
     async def weather(ctx: kv.RunContext[Any], city: str) -> dict[str, Any]:
-        from agentkv.agents.sub_agent import informed
+        from agentkv.agents.sub_agent import fork_before_call
 
-        async with await ctx.branch.fork() as now, await informed(ctx) as fork:
+        async with await ctx.branch.fork() as now, await fork_before_call(ctx) as fork:
             assert now.tokens[: len(fork)] == fork.tokens
             lengths.append((len(fork), len(now)))
         return {"temp": 3, "sky": "rainy"}

@@ -13,7 +13,7 @@ from llguidance import LLMatcher
 from numpy.typing import NDArray
 
 import agentkv as kv
-from agentkv.output._compiler import Grammars
+from agentkv.output._compiler import ConstraintCompiler
 from agentkv.output._grammar_matcher import GrammarVocabulary
 
 pytestmark = pytest.mark.anyio
@@ -226,7 +226,7 @@ async def test_what_is_no_grammar_is_refused_before_anything_runs(ctx: kv.Contex
 
 
 async def test_equal_grammars_are_compiled_once(ctx: kv.Context) -> None:
-    grammars: Grammars = ctx._core.grammars
+    grammars: ConstraintCompiler = ctx._core.grammars
     first = grammars.native(kv.Grammar('start: "a"'))
     assert grammars.native(kv.Grammar('start: "a"')) is first
     assert grammars.native(kv.Grammar('start: "b"')) is not first

@@ -10,7 +10,7 @@ import pytest
 from agentkv_runtime.formats import FAMILIES, Format
 
 from agentkv.output._schema_checks import refusal
-from agentkv.output._tool_schemas import held_tools, say_loosened
+from agentkv.output._tool_schemas import grammar_tools, say_loosened
 
 from .odd_schemas import odd_schema
 
@@ -30,7 +30,7 @@ def parameters_of(tools: Any) -> list[Any]:
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
 def test_one_odd_tool_stops_no_other(form: Format) -> None:
     said: list[Any] = []
-    made = held_tools(form, [tool("weather", CITY), tool("odd", ODD)], lambda *what: said.append(what))
+    made = grammar_tools(form, [tool("weather", CITY), tool("odd", ODD)], lambda *what: said.append(what))
     assert said == [("odd", ("not",))]
     first, second = parameters_of(made)
     assert first.items() >= CITY.items()
@@ -54,7 +54,7 @@ def test_one_odd_tool_stops_no_other(form: Format) -> None:
     ],
 )
 def test_arguments_are_an_object(given: Any, held: dict[str, Any]) -> None:
-    (made,) = parameters_of(held_tools(FORMS[0], [tool("f", given)], lambda *_: None))
+    (made,) = parameters_of(grammar_tools(FORMS[0], [tool("f", given)], lambda *_: None))
     assert made.items() >= ({"type": "object"} | held).items()
 
 
@@ -62,7 +62,7 @@ def test_arguments_are_an_object(given: Any, held: dict[str, Any]) -> None:
 def test_any_tool_has_calls_in_any_format(form: Format) -> None:
     for seed in range(20):
         given = tool("f", odd_schema(random.Random(seed)))
-        made = held_tools(form, [given], lambda *_: None)
+        made = grammar_tools(form, [given], lambda *_: None)
         assert refusal(form.grammar(made)) is None, seed
         call = form.write("", [("f", {"a": "1", "b": "[2]", "city": "null"})])
         assert [call.name for call in form.parse(call, tools=[given]).calls] == ["f"], seed
@@ -72,5 +72,5 @@ def test_it_is_said_once_for_each_tool(caplog: pytest.LogCaptureFixture) -> None
     say_loosened.cache_clear()
     with caplog.at_level(logging.INFO, "agentkv"):
         for _ in range(3):
-            held_tools(FORMS[0], [tool("odd", ODD), tool("other", ODD)], say_loosened)
+            grammar_tools(FORMS[0], [tool("odd", ODD), tool("other", ODD)], say_loosened)
     assert ["'odd'" in record.getMessage() for record in caplog.records] == [True, False]

@@ -10,8 +10,8 @@ from agentkv_runtime.text.tokenizer import Tokenizer
 from pydantic import BaseModel
 
 import agentkv as kv
-from agentkv.output._compiler import Grammars
-from agentkv.output._spec import asked
+from agentkv.output._compiler import ConstraintCompiler
+from agentkv.output._spec import output_spec
 
 
 class Person(BaseModel):
@@ -37,7 +37,7 @@ class Opaque:
 )
 def test_what_is_no_type_of_an_output(output: Any, said: str) -> None:
     with pytest.raises(kv.InvalidInput, match=said):
-        asked(output)
+        output_spec(output)
 
 
 @pytest.mark.parametrize(
@@ -60,4 +60,4 @@ def test_a_schema_is_no_type_and_one_of_has_a_way_out() -> None:
 def test_another_kind_of_grammar_learns_which_one_it_is(lark: str) -> None:
     tokenizer = Tokenizer.from_folder(kv.models.nano())
     with pytest.raises(kv.InvalidInput, match=r"is no grammar: (.|\n)*variant of Lark$"):
-        Grammars(tokenizer, tokenizer.vocab_size).native(kv.Grammar(lark))
+        ConstraintCompiler(tokenizer, tokenizer.vocab_size).native(kv.Grammar(lark))

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 import httpx
 import pytest
 
-from agentkv.remote.http import Connection
+from agentkv.remote.http import ServerConnection
 from agentkv.remote.replicas import Replica, Replicas, share
 
 pytestmark = pytest.mark.anyio
@@ -22,7 +22,7 @@ def anyio_backend() -> str:
 
 def some(count: int, most_running: int = 1000) -> Replicas:
     urls = [f"http://replica-{i}:8000/v1/" for i in range(count)]
-    return Replicas([Connection(httpx.AsyncClient(base_url=url)) for url in urls], most_running)
+    return Replicas([ServerConnection(httpx.AsyncClient(base_url=url)) for url in urls], most_running)
 
 
 async def host_of(replicas: Replicas, root: int | None) -> str:
@@ -93,7 +93,7 @@ async def placed(replicas: Replicas, broken: set[Replica]) -> Replica:
 
 async def test_servers_of_one_host_are_told_apart() -> None:
     urls = [f"http://gateway/{name}/v1/" for name in ("a", "b")]
-    replicas = Replicas([Connection(httpx.AsyncClient(base_url=url)) for url in urls], 8)
+    replicas = Replicas([ServerConnection(httpx.AsyncClient(base_url=url)) for url in urls], 8)
     had = Counter([(await placed_by(replicas, root)).connection.url for root in range(64)])
     assert min(had[url] for url in urls) > 10
 

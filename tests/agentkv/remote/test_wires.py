@@ -15,7 +15,7 @@ import pytest
 
 import agentkv as kv
 from agentkv._aio.loop_thread import LoopThread
-from agentkv.remote.errors import Busy, event_error
+from agentkv.remote.errors import RetryableError, event_error
 
 from .conftest import QUESTION, Broken
 from .tape import VLLM_TAPE, Tape, played, session
@@ -256,5 +256,5 @@ async def test_a_body_may_be_compressed(vllm: Tape) -> None:
 def test_no_room_for_a_prompt_that_was_begun_is_asked_for_again(type_: str, got_on: bool, again: bool) -> None:
     told = {"type": type_, "code": "context_full", "message": "no room"}
     error = event_error("host", told, got_on=got_on)
-    assert isinstance(error, Busy) == again
-    assert isinstance(error.error if isinstance(error, Busy) else error, kv.ContextFull)
+    assert isinstance(error, RetryableError) == again
+    assert isinstance(error.error if isinstance(error, RetryableError) else error, kv.ContextFull)

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from agentkv.serve.admission import Admission
-from agentkv.serve.http.errors import Refused
+from agentkv.serve.http.errors import ApiError
 
 from .conftest import SETTINGS, Served, serving
 
@@ -42,7 +42,7 @@ async def test_places_are_given_in_order_and_the_queue_is_bounded() -> None:
             group.start_soon(ask, index)
             await anyio.wait_all_tasks_blocked()
         assert (admission.running, admission.waiting) == (1, 2)
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(ApiError) as caught:
             async with admission.place(60):
                 pass
         assert caught.value.status == 429
@@ -100,7 +100,7 @@ async def test_a_server_that_drains_lets_what_runs_end() -> None:
         await anyio.wait_all_tasks_blocked()
         group.start_soon(admission.drain, 60)
         await anyio.wait_all_tasks_blocked()
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(ApiError) as caught:
             async with admission.place(60):
                 pass
         assert caught.value.status == 503

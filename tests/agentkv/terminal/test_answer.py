@@ -9,7 +9,7 @@ import pyte
 import pytest
 from rich.console import Console
 
-from agentkv.terminal.answer import Answer
+from agentkv.terminal.answer import AnswerView
 
 TEXT = """# Title
 
@@ -34,7 +34,7 @@ The end."""
 def screen_of(pieces: list[str], width: int = 60, height: int = 40) -> list[str]:
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=width, height=height, color_system=None)
-    with Answer(console) as answer:
+    with AnswerView(console) as answer:
         for piece in pieces:
             answer.add(piece)
             answer._drawn = 0.0  # each of them is drawn
@@ -62,7 +62,7 @@ def test_a_block_higher_than_the_screen_is_there_in_the_end() -> None:
 
 def test_terminals_obey_nothing_in_it() -> None:
     out = io.StringIO()
-    with Answer(Console(file=out, force_terminal=True, width=80, color_system=None)) as answer:
+    with AnswerView(Console(file=out, force_terminal=True, width=80, color_system=None)) as answer:
         for piece in ("a\x1b", "]0;title\x07 b\x9b31m", "\x1b[2J \u202e c"):
             answer.add(piece)
         answer.think("\x1b[2J")
@@ -76,7 +76,7 @@ def test_terminals_obey_nothing_in_it() -> None:
 
 def test_terminals_obey_nothing_that_is_spelled_as_an_entity() -> None:
     out = io.StringIO()
-    with Answer(Console(file=out, force_terminal=True, width=80, color_system=None)) as answer:
+    with AnswerView(Console(file=out, force_terminal=True, width=80, color_system=None)) as answer:
         answer.add(
             "a &#8238; b &rlm; c **&#8203;** d `&amp;`\n\n- &#x2028; e &lt;\n\n"
             "| &#xE0041; | f |\n|-|-|\n| 1 | &#8238; |\n"
@@ -88,6 +88,6 @@ def test_terminals_obey_nothing_that_is_spelled_as_an_entity() -> None:
 
 def test_where_nobody_looks_it_is_plain_text() -> None:
     out = io.StringIO()
-    with Answer(Console(file=out, width=40)) as answer:
+    with AnswerView(Console(file=out, width=40)) as answer:
         answer.add("Some **text** that is longer than forty characters are.\n\n- a\n")
     assert out.getvalue() == "Some **text** that is longer than forty characters are.\n\n- a\n"

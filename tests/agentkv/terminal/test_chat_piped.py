@@ -12,7 +12,7 @@ from rich.console import Console
 
 import agentkv as kv
 from agentkv.terminal.chat import _answer
-from agentkv.terminal.session import Talk
+from agentkv.terminal.session import ChatSession
 from agentkv.testing import call
 
 from .chats import ANSWER, tool_file
@@ -77,7 +77,7 @@ def test_a_call_that_is_made_again_is_shown_as_one_in_lines_of_its_own(capsys: p
 
     async def talk() -> None:
         async with kv.testing.replies([call("weather", city="Oslo")] * 2 + ["Rain."]) as ctx:
-            talk = Talk(ctx, kv.Agent("You are Nano.", tools=[weather]), [weather])
+            talk = ChatSession(ctx, kv.Agent("You are Nano.", tools=[weather]), [weather])
             await talk.begin()
             await _answer(talk, "Weather?", Console(width=200), None)
 

@@ -8,7 +8,7 @@ from anyio.lowlevel import checkpoint
 
 import agentkv as kv
 from agentkv.terminal import commands
-from agentkv.terminal.session import Talk
+from agentkv.terminal.session import ChatSession
 from agentkv.terminal.tools import CALCULATOR
 
 pytestmark = pytest.mark.anyio
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 @pytest.mark.parametrize("line", ["/clear", "/system Be short.", "/tools off calculator"])
 async def test_a_command_that_is_stopped_leaves_a_branch_to_talk_on(line: str) -> None:
     async with kv.Context.open(kv.models.nano(), capacity=2048, threads=1) as ctx:
-        talk = Talk(ctx, kv.Agent("You are Nano, a desk agent.", tools=[CALCULATOR]), [CALCULATOR])
+        talk = ChatSession(ctx, kv.Agent("You are Nano, a desk agent.", tools=[CALCULATOR]), [CALCULATOR])
         await talk.begin()
         await talk.agent.run(talk.branch, "Who are you?")
         for turns in range(120):

@@ -14,20 +14,20 @@ from agentkv.trace.records import (
     AnyRecord,
     Began,
     Branched,
+    CacheLevel,
     CallBegan,
     CallEnded,
     Conversed,
     Ended,
-    Held,
-    How,
+    GenerateParams,
     JobBegan,
     JobEnded,
     Logged,
     Noted,
     Stepped,
-    Told,
     TurnBegan,
     TurnEnded,
+    ValueRecord,
     Verb,
 )
 from agentkv.trace.sinks import FileSink
@@ -52,7 +52,7 @@ def write_synthetic(path: Path, steps: int, *, seed: int = 0, together: int = 8)
 
 def _records(steps: int, draw: random.Random, together: int) -> Iterator[AnyRecord]:
     at = 1_000_000
-    how = How(64, [], {"temperature": 0.0}, 0, "", True, False)
+    how = GenerateParams(64, [], {"temperature": 0.0}, 0, "", True, False)
     yield Began(at, VERSION, 1_700_000_000_000_000_000, "0.1.0", "v4", _MODEL, {"capacity": 8192, "path": "synthetic"})
     yield Branched(at, "create", -1, [0], [0])
     logs = {0: array("i", [draw.randrange(1000) for _ in range(200)])}
@@ -68,7 +68,7 @@ def _records(steps: int, draw: random.Random, together: int) -> Iterator[AnyReco
             turns += 1
             yield TurnBegan(at, turns, number, "You answer.", ["look_up"])
             message = json.dumps({"role": "user", "content": f"question {number} </script><b>&amp; \u202e"})
-            yield Told(number, message)
+            yield ValueRecord(number, message)
             yield Conversed(at, number, [(number, 150, 200, False)], -1, "{}", True, 0)
             yield JobBegan(at, jobs, number, "generate", 0, how)
             live[number] = jobs, turns, []
@@ -82,7 +82,7 @@ def _records(steps: int, draw: random.Random, together: int) -> Iterator[AnyReco
         yield Stepped(at, took, took * 9 // 10, took // 50, 1, shares)
         at += took + 20_000
         if step % 50 == 0:
-            yield Held(at, len(live) + 1, 2000 + step % 3000, 800, 300, 1 << 24, 0, 0)
+            yield CacheLevel(at, len(live) + 1, 2000 + step % 3000, 800, 300, 1 << 24, 0, 0)
         for branch, (job, turn, made) in [*live.items()]:
             made.append(draw.randrange(1000))
             if len(made) < 20 + branch % 60:

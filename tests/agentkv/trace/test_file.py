@@ -20,8 +20,8 @@ from agentkv.trace.records import (
     AnyRecord,
     Began,
     Branched,
+    CacheLevel,
     Conversed,
-    Held,
     JobBegan,
     JobEnded,
     Logged,
@@ -73,7 +73,7 @@ def test_a_file_cut_anywhere_is_read_up_to_its_last_whole_frame(tmp_path: Path) 
 
 
 def test_a_flipped_bit_is_never_taken_for_what_was_recorded(tmp_path: Path) -> None:
-    frames: list[list[AnyRecord]] = [[BEGAN], *([Held(i, 1, 2, 3, 4, 5, 6, 7)] for i in range(20))]
+    frames: list[list[AnyRecord]] = [[BEGAN], *([CacheLevel(i, 1, 2, 3, 4, 5, 6, 7)] for i in range(20))]
     whole = written(tmp_path / "t", *frames).read_bytes()
     flat = [record for frame in frames for record in frame]
     draw = random.Random(1)
@@ -131,7 +131,7 @@ def test_what_is_no_trace_is_refused_by_a_typed_error(tmp_path: Path, content: b
         JobBegan(0, 0, 0, "select", 0, None, [b"abc"]),
         Conversed(0, 0, [(1, -5, 0, True)], -1, "", False, 0),
         Spelled(b"abcd", []),
-        Held(0, 0, 2**40, 0, 0, 0, 0, 0),
+        CacheLevel(0, 0, 2**40, 0, 0, 0, 0, 0),
     ],
     ids=repr,
 )

@@ -19,11 +19,11 @@ from agentkv import trace
 from agentkv.trace.records import (
     Began,
     Branched,
+    CacheLevel,
     CallBegan,
     CallEnded,
     Conversed,
     Ended,
-    Held,
     JobBegan,
     JobEnded,
     Logged,
@@ -79,7 +79,7 @@ async def test_steps_verbs_and_generations_are_recorded(open_context: OpenContex
     assert [each.how for each in only(Branched, records)] == ["create", "fork"]
     assert [each.name for each in only(Verb, records)] == ["rollback", "adopt"]
     assert [(each.branch, each.text) for each in only(Noted, records)] == [(kids[0].id, "here")]
-    assert only(Held, records)[-1].cells_used == ctx.stats.cells_used
+    assert only(CacheLevel, records)[-1].cells_used == ctx.stats.cells_used
     jobs = {each.job: each for each in only(JobBegan, records)}
     generations = [each for each in only(JobEnded, records) if jobs[each.job].kind == "generate"]
     assert sorted(np.frombuffer(each.tokens, "i4").tolist() for each in generations) == sorted(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agentkv.serve.anthropic.messages_body import CountRequest, openai_messages
-from agentkv.serve.http.errors import Refused
+from agentkv.serve.http.errors import ApiError
 
 
 def made(messages: list[dict[str, Any]], system: Any = ()) -> list[dict[str, Any]]:
@@ -91,6 +91,6 @@ def test_several_messages_of_one_role_are_one() -> None:
     ],
 )
 def test_what_cannot_be(messages: list[tuple[str, Any]], where: str) -> None:
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(ApiError) as raised:
         made([{"role": role, "content": content} for role, content in messages])
     assert raised.value.param == where

@@ -16,22 +16,22 @@ from agentkv_runtime.formats.parsed import (
 from prometheus_client import Counter
 
 from agentkv._chat.conversation import Conversation
-from agentkv.serve.http.errors import Refused
+from agentkv.serve.http.errors import ApiError
 from agentkv.serve.http.ignored import Ignored
-from agentkv.serve.openai.items import Output, messages_of, read_items
-from agentkv.serve.reply import Part
+from agentkv.serve.openai.items import ResponseOutput, messages_of, read_items
+from agentkv.serve.reply import ReplyChunk
 
 STRICT = Ignored(Counter("left_out", "Nothing.", ["what"], registry=None), strict=True)
 THOUGHT_AND_CALLED = [
-    Part([ReasoningDelta("Where "), ReasoningDelta("is it?")]),
-    Part([TextDelta("I look.")]),
-    Part([CallOpened(0, "weather"), ArgumentsDelta(0, '{"city": '), ArgumentsDelta(0, '"Oslo"}')]),
-    Part([CallClosed(0, ParsedCall("weather", {"city": "Oslo"})), CallOpened(1, "clock")]),
+    ReplyChunk([ReasoningDelta("Where "), ReasoningDelta("is it?")]),
+    ReplyChunk([TextDelta("I look.")]),
+    ReplyChunk([CallOpened(0, "weather"), ArgumentsDelta(0, '{"city": '), ArgumentsDelta(0, '"Oslo"}')]),
+    ReplyChunk([CallClosed(0, ParsedCall("weather", {"city": "Oslo"})), CallOpened(1, "clock")]),
 ]
 
 
 def told(cut: bool) -> tuple[list[Any], list[Any]]:
-    output = Output(Conversation(calls=3).call_id, logprobs=False)
+    output = ResponseOutput(Conversation(calls=3).call_id, logprobs=False)
     events = [event for part in THOUGHT_AND_CALLED for event in output.read(part)]
     return [*events, *output.end(cut)], output.items
 
@@ -103,6 +103,6 @@ def test_items_that_come_back_are_one_message() -> None:
 
 @pytest.mark.parametrize("kind", ["computer_call", "mcp_call", "", 7, ["message"]])
 def test_items_of_other_kinds_are_named(kind: object) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(ApiError) as refused:
         read_items([{"role": "user", "content": "x"}, {"type": kind}], STRICT)
     assert refused.value.param == "input.1.type"

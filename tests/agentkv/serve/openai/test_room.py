@@ -12,7 +12,7 @@ from openai.types.responses import Response
 
 import agentkv as kv
 from agentkv.serve import conversations
-from agentkv.serve.conversations import Shelf
+from agentkv.serve.conversations import ConversationCache
 
 from ..conftest import Serve, Served
 
@@ -92,7 +92,7 @@ async def test_what_a_running_message_needs_as_well_is_not_given_up_in_vain(serv
 
 
 async def test_several_that_lack_room_at_once_take_one_branch(served: Served) -> None:
-    own = Shelf(8)
+    own = ConversationCache(8)
     branches = [await served.ctx.branch(text) for text in ("one", "two")]
     for branch in branches:
         own.put(branch.text, branch, promised=True)
@@ -105,7 +105,7 @@ async def test_what_can_be_kept_nowhere_is_closed(served: Served, monkeypatch: p
         raise kv.TooManyBranches("no branch is left")
 
     monkeypatch.setattr(conversations, "_bare", fails)
-    own = Shelf(8)
+    own = ConversationCache(8)
     branches = [await served.ctx.branch(text) for text in ("one", "two")]
     for branch in branches:
         own.put(branch.text, branch, promised=True)
@@ -114,7 +114,7 @@ async def test_what_can_be_kept_nowhere_is_closed(served: Served, monkeypatch: p
 
 
 async def test_bare_branches_take_no_place_from_conversations(served: Served) -> None:
-    own = Shelf(8)
+    own = ConversationCache(8)
     for text in ("one", "two"):
         own.put(text, await served.ctx.branch(text), promised=True)
     assert await own.make_room()
@@ -127,7 +127,7 @@ async def test_bare_branches_take_no_place_from_conversations(served: Served) ->
 
 
 async def test_nothing_is_left_of_room_that_nobody_waits_for(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    own, fork, made = Shelf(8), kv.Branch.fork, list[kv.Branch]()
+    own, fork, made = ConversationCache(8), kv.Branch.fork, list[kv.Branch]()
 
     async def forks(branch: kv.Branch) -> kv.Branch:
         made.append(await fork(branch))

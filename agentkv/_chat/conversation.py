@@ -178,7 +178,7 @@ class Transcript(Protocol):
     """The tokens of a branch, and the conversation that they are."""
 
     @property
-    def log(self) -> array[int]:
+    def tokens(self) -> array[int]:
         """All tokens."""
 
     @property

@@ -49,10 +49,10 @@ class ChatModel:
         self._rescue = rescue
         self.call_format = call_format
         self.habits = CallHabits(self._find_format, rescue)
-        self.spelling = Detokenizer(tokenizer)
+        self.detokenizer = Detokenizer(tokenizer)
         self.reader = ReplyReader(tokenizer, lambda: self.format)
         chat = TemplateRenderer(tokenizer, self.reader.find_format)
-        self.encoding = PromptEncoder(tokenizer, chat, self.reader, vocab_size, max_prompt, max_positions)
+        self.encoder = PromptEncoder(tokenizer, chat, self.reader, vocab_size, max_prompt, max_positions)
         self.tokenizer = Tokenizer(tokenizer, chat, vocab_size)
 
     @property
@@ -66,7 +66,7 @@ class ChatModel:
         return self.tokenizer.token_bytes()
 
     @cached_property
-    def call_ends(self) -> frozenset[int]:
+    def call_end_tokens(self) -> frozenset[int]:
         """Tokens with which a call may become complete."""
         ends = {character.encode()[-1] for character in self.format.call_ends}
         return frozenset(i for i, spelled in enumerate(self.token_bytes) if not ends.isdisjoint(spelled))

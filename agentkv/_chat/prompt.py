@@ -102,7 +102,7 @@ class PromptEncoder:
 
     def whole(self, made: PromptUpdate, after: Transcript) -> PromptUpdate:
         """All that the branch would hold: what a new one begins with. Raises as `prompt` does."""
-        tokens = [*after.log[: made.kept], *made.added]
+        tokens = [*after.tokens[: made.kept], *made.added]
         self._check_count(len(tokens), "")
         return PromptUpdate(0, tokens, made.conversation)
 
@@ -148,7 +148,7 @@ class PromptEncoder:
     ) -> PromptUpdate:
         while True:
             revision = after.revision if after is not None else 0
-            conversation, log = (begun, array("i")) if after is None else (after.conversation, after.log[:])
+            conversation, log = (begun, array("i")) if after is None else (after.conversation, after.tokens[:])
             parts = [conversation.tools, [entry.message for entry in conversation.entries]]
             made = await self._render(
                 size + sum(map(characters_in, parts)), partial(self._continued, conversation, log, extend)

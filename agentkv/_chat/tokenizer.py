@@ -208,9 +208,9 @@ class Detokenizer:
     def _special(self) -> frozenset[int]:
         return frozenset(self._tokenizer.special_ids)
 
-    def token(self, token: int) -> str:
+    def text_of(self, token: int) -> str:
         """What one token spells by itself, a special one too."""
-        return self.piece(token).decode("utf-8", "replace")
+        return self.bytes_of(token).decode("utf-8", "replace")
 
     def begun(self, tokens: Sequence[int]) -> bytes:
         """The bytes of a character that the last tokens begin and do not end."""
@@ -218,7 +218,7 @@ class Detokenizer:
         for token in reversed(tokens):
             if token in self._special or len(spelled) >= _LONGEST_BEGINNING:
                 break
-            spelled = self.piece(token) + spelled
+            spelled = self.bytes_of(token) + spelled
         return beginning(spelled)
 
     def whole(self, tokens: Sequence[int]) -> str:
@@ -226,14 +226,14 @@ class Detokenizer:
         begun, end, cut = len(self.begun(tokens)), len(tokens), b""
         while begun and (len(cut) < begun or cut[0] & 0xC0 == 0x80):  # back to where a character begins
             end -= 1
-            cut = self.piece(tokens[end]) + cut
+            cut = self.bytes_of(tokens[end]) + cut
         ids = [token for token in tokens[:end] if token < self._tokenizer.vocab_size]
         return self._tokenizer.decode(ids, skip_special=False) + cut[: len(cut) - begun].decode("utf-8", "replace")
 
-    def spelled(self, tokens: Iterable[int]) -> bytes:
+    def visible_bytes(self, tokens: Iterable[int]) -> bytes:
         """The same as bytes, of which the last may be a part of a character."""
-        return b"".join(self.piece(token) for token in tokens if token not in self._special)
+        return b"".join(self.bytes_of(token) for token in tokens if token not in self._special)
 
-    def piece(self, token: int) -> bytes:
+    def bytes_of(self, token: int) -> bytes:
         """The bytes of one token, a special one too."""
         return self._bytes[token] if token < len(self._bytes) else b""

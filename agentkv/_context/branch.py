@@ -118,12 +118,12 @@ class Branch:
     @property
     def tokens(self) -> list[int]:
         """Every token of the history, including the last sampled one; as of the last verb that ended."""
-        return self._handle.state.log.tolist()
+        return self._handle.state.tokens.tolist()
 
     @property
     def text(self) -> str:
         """The tokens as text, special tokens included; a character that the last ones only begin is none of it."""
-        return self._handle.core.chat.spelling.whole(self.tokens)
+        return self._handle.core.chat.detokenizer.whole(self.tokens)
 
     def __len__(self) -> int:
         return len(self._handle.state)
@@ -145,7 +145,7 @@ class Branch:
         """The conversation: messages that were given, and what was generated in an assistant's turn; as of the last
         verb that ended. Text and ids that the branch was extended with are no messages, outside of such a turn."""
         history = self._handle.state
-        return history.conversation.messages(history.log, self._handle.core.chat.reader)
+        return history.conversation.messages(history.tokens, self._handle.core.chat.reader)
 
     async def extend(self, prompt: Prompt, *, template: Mapping[str, Any] | None = None) -> Extended:
         """Adds text, token ids or chat messages to the history and prefills them.
@@ -169,7 +169,7 @@ class Branch:
             ContextFull: fewer cells are free than tokens were given, and `overflow` makes no room.
             PositionsExhausted: more tokens than the model has positions.
         """
-        encode = self._handle.core.chat.encoding.prompt
+        encode = self._handle.core.chat.encoder.prompt
         return await extend_by(self, lambda: encode(prompt, after=self._handle.state, template=template))
 
     def mark(self, name: str | None = None) -> Mark:
@@ -222,7 +222,7 @@ class Branch:
             for child in made:
                 worker.close(child)
 
-        share = partial(self._handle.core.states.share, self.id)
+        share = partial(self._handle.core.states.copy_conversation, self.id)
         made = await self._handle.call(lambda engine: engine.fork(self.id, count), undo, told=share)
         children = [new_branch(self._handle.core, child, self) for child in made]
         return children[0] if n is None else children
@@ -372,7 +372,7 @@ class Branch:
             PositionsExhausted: a choice needs more positions than the model has left.
         """
         self._handle.check_started("select")
-        texts, encoded = await self._handle.core.chat.encoding.choices(choices)
+        texts, encoded = await self._handle.core.chat.encoder.choices(choices)
         await self._handle.ready("select")
 
         def finish(finished: Finished) -> list[float]:
@@ -416,10 +416,10 @@ class Branch:
             raise InvalidInput(f"other is {preview(other)}, but it must be a Branch")
         other._handle.check_free()
         self._handle.core.check_owns(other)
-        while self._handle.state.aside is not None or other._handle.state.aside is not None:
+        while self._handle.state.offloaded is not None or other._handle.state.offloaded is not None:
             await other._handle.ready()
             await self._handle.ready()
-        share = partial(self._handle.core.states.share, other.id)
+        share = partial(self._handle.core.states.copy_conversation, other.id)
         await self._handle.call(lambda engine: engine.adopt(self.id, other.id), told=lambda _: share([self.id]))
 
     @property
@@ -462,7 +462,7 @@ class Branch:
         """
         self._handle.check_free()
         place = None if folder is None else checked_path(folder, "folder", "a folder")
-        if self._handle.state.aside is not None:
+        if self._handle.state.offloaded is not None:
             return 0
         store = InMemory if place is None else partial(InFile, place)
         return await OffloadedCells(self._handle.loop, self.id, self._handle.state, store).offload()
@@ -518,7 +518,7 @@ class Branch:
     @property
     def offloaded(self) -> bool:
         """Are cells of the branch outside of the cache?"""
-        return self._handle.state.aside is not None
+        return self._handle.state.offloaded is not None
 
     def close(self) -> Closing:
         """Frees the branch; what it runs is cancelled. Synchronous and idempotent.

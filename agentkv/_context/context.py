@@ -295,7 +295,7 @@ class Context:
         policy = None if overflow is None else checked_overflow(overflow)
         if prompt is None:
             return await empty_branch(self._core, policy)
-        made = await self._core.chat.encoding.prompt(prompt, tools=tools, template=template)
+        made = await self._core.chat.encoder.prompt(prompt, tools=tools, template=template)
         return await prompted_branch(self._core, made, policy)
 
     def sync(self) -> SyncContext:

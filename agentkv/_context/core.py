@@ -66,7 +66,7 @@ class ContextCore:
             max_positions=info.max_positions,
             rescue=rescue,
         )
-        self.grammars = model.grammars(model.tokenizer, info.vocab_size)
+        self.compiler = model.grammars(model.tokenizer, info.vocab_size)
         self.registry = BranchRegistry()
         self.overflow = overflow
         self._singletons: dict[object, Any] = {}
@@ -93,7 +93,7 @@ class ContextCore:
     @property
     def storage(self) -> StorageDeps:
         """What saving and loading need."""
-        return StorageDeps(self.loop, self.states, self.grammars, self.model_key)
+        return StorageDeps(self.loop, self.states, self.compiler, self.model_key)
 
     def check_maps_files(self, option: str) -> None:
         """Raises InvalidInput where files cannot be mapped into the cache."""

@@ -60,13 +60,13 @@ class ExtendJob(Job[None]):
         worker.report(self._begin)
 
     def _begin(self) -> None:
-        self._history.coming = self._coming
+        self._history.pending_conversation = self._coming
 
     def _end(self, finished: Finished) -> None:
-        self._history.coming = None
+        self._history.pending_conversation = None
         check_finished(finished)
         assert self._coming is not None
-        self._history.converse(self._coming)
+        self._history.set_conversation(self._coming)
 
 
 async def extend_by(branch: Branch, make: Callable[[], Awaitable[PromptUpdate]]) -> Extended:
@@ -95,7 +95,7 @@ async def open_turn(branch: Branch) -> None:
     if history.conversation.is_opened_at(len(history)):
         check_answered([entry.message for entry in history.conversation.entries])
     while history.conversation.awaits_turn(len(history)):
-        await extend_by(branch, partial(handle.core.chat.encoding.turn, history))
+        await extend_by(branch, partial(handle.core.chat.encoder.turn, history))
 
 
 class ExtendOperation:
@@ -106,7 +106,7 @@ class ExtendOperation:
         self._branch = branch
         self._history = history
         self._made = made
-        self._before = history.end
+        self._before = history.tip
 
     async def run(self) -> Extended:
         """All or nothing. Raises Moved where the branch was changed meanwhile."""
@@ -116,7 +116,7 @@ class ExtendOperation:
             job = Job(lambda engine: engine.extend(self._branch, made.added), check_finished)
             await self._loop.run(job)
         elif not made.added:  # the chat template writes it with the first question
-            await self._loop.call(self._check, told=lambda _: self._history.converse(conversation))
+            await self._loop.call(self._check, told=lambda _: self._history.set_conversation(conversation))
         elif made.kept == length:
             await self._loop.run(ExtendJob(self._branch, self._history, made, self._check))
         else:
@@ -159,16 +159,16 @@ class ExtendOperation:
             try:  # the branch may be closed, or busy: then it went on, and stays
                 if worker.engine.tip(self._branch) == rewritten[0]:
                     worker.engine.adopt(self._branch, before)
-                    worker.report(partial(self._history.converse, held))
+                    worker.report(partial(self._history.set_conversation, held))
             finally:
                 worker.close(before)
 
         held = self._history.conversation
         await self._loop.run(Job(draft, check_finished, undo=lambda worker: worker.close(drafts[0])))
         try:
-            before = await self._loop.call(adopt, undo, told=lambda _: self._history.converse(conversation))
+            before = await self._loop.call(adopt, undo, told=lambda _: self._history.set_conversation(conversation))
         finally:
             self._loop.close(drafts[0])
-        hold = self._history.hold
-        if hold is None or not hold.rewritten(self._made.kept, before):
+        hold = self._history.lease
+        if hold is None or not hold.take_over_copy(self._made.kept, before):
             self._loop.close(before)

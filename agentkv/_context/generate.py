@@ -80,11 +80,11 @@ class GenerationRequest:
         """The same request behind these tokens: what they begin of a character, it has in its text, and what they begin
         of a thought is in its budget's sight."""
         thought = thought_of(self.home, history, self.options.thinking, self.output.constraint)
-        return replace(self, begun=self.home.chat.spelling.begun(history.log), thought=thought)
+        return replace(self, begun=self.home.chat.detokenizer.begun(history.tokens), thought=thought)
 
     async def prepare(self) -> None:
         """Compiles what the output must be, the first time, beside the event loop. Raises InvalidInput."""
-        constraint, grammars = self.output.constraint, self.home.grammars
+        constraint, grammars = self.output.constraint, self.home.compiler
         if constraint is not None and not grammars.known(constraint):
             await to_thread.run_sync(grammars.native, constraint, abandon_on_cancel=True)
 
@@ -99,7 +99,7 @@ class GenerationRequest:
             emit_ahead=self.buffer or 0,
             wait_for_room=self.wait_for_room,
             drafter=self.home.model.speculation.drafter(self.strategy),
-            constraint=self.home.grammars.of_generation(engine, self.branch, self.thought or self.output.constraint),
+            constraint=self.home.compiler.of_generation(engine, self.branch, self.thought or self.output.constraint),
             top_logprobs=self.options.top_logprobs,
             made=self.made,
             output_made=self.output_made,
@@ -115,14 +115,16 @@ class GenerationRequest:
 
     def cut(self, finished: Finished, kept: int) -> Generation[Any]:
         """The result where only the first tokens were kept: what came after them, an error too, never was."""
-        text = text_of_generation(self.begun + self.home.chat.spelling.spelled(finished.tokens[:kept]), "cancelled")
+        text = text_of_generation(
+            self.begun + self.home.chat.detokenizer.visible_bytes(finished.tokens[:kept]), "cancelled"
+        )
         return self._generation(finished, kept, text, "cancelled")
 
     def _whole(self, finished: Finished) -> str:
         """The text of the output, with what earlier generations made of it."""
         began = finished.output_began if finished.output_began >= 0 else finished.prompt_tokens
-        history, spelled = self.home.states[self.branch], self.home.chat.spelling.spelled
-        earlier = history.log[began : finished.prompt_tokens]
+        history, spelled = self.home.states[self.branch], self.home.chat.detokenizer.visible_bytes
+        earlier = history.tokens[began : finished.prompt_tokens]
         text, said = spelled(earlier) + finished.text, [*earlier, *finished.tokens]
         if self.thought is not None and not self.thought.in_message:
             text = text[len(spelled(said[: thought_in(self.home, history, began, said)])) :]
@@ -147,7 +149,7 @@ class GenerationRequest:
 
     def likely(self, top: Iterable[tuple[int, float]]) -> tuple[TopLogprob, ...]:
         """The likeliest tokens in a place, spelled out."""
-        return tuple(TopLogprob(token, self.home.chat.spelling.token(token), logprob) for token, logprob in top)
+        return tuple(TopLogprob(token, self.home.chat.detokenizer.text_of(token), logprob) for token, logprob in top)
 
 
 async def generate_with_retries(branch: Branch, request: GenerationRequest, retries: int) -> Generation[Any]:
@@ -183,7 +185,7 @@ async def generate_with_retries(branch: Branch, request: GenerationRequest, retr
 
 def _forgetting(generation: Generation[Any], branch: Branch) -> Callable[[StepEngine], None]:
     """Takes back what is the last of a branch now. Raises Moved or BranchBusy where another task was quicker."""
-    number, end, length = branch.id, branch._handle.state.end, generation.usage.prompt_tokens
+    number, end, length = branch.id, branch._handle.state.tip, generation.usage.prompt_tokens
 
     def forget(engine: StepEngine) -> None:
         if engine.tip(number) != end:

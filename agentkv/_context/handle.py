@@ -119,7 +119,7 @@ class BranchHandle:
     @property
     def overflow_of_forks(self) -> Overflow:
         """Policy that forks begin with: none is asked on behalf of itself."""
-        return Stop() if self.state.asking else self.record.overflow
+        return Stop() if self.state.making_room else self.record.overflow
 
     def check_open(self) -> None:
         """Raises ContextClosed, WrongEventLoop, BranchClosed."""
@@ -130,7 +130,7 @@ class BranchHandle:
     def check_free(self) -> None:
         """For verbs that change the branch, or run something on it. Raises as `check_open`, and BranchBusy."""
         self.check_open()
-        if self.state.hold not in (None, self.lease, acting_lease.get()):
+        if self.state.lease not in (None, self.lease, acting_lease.get()):
             raise BranchBusy(f"branch {self.id} is in an agent's turn; wait for its end, or work on a fork")
 
     def check_started(self, verb: str) -> None:
@@ -149,8 +149,8 @@ class BranchHandle:
 
     async def reload(self) -> None:
         """Brings back what was offloaded. Awaits nothing else."""
-        while self.state.aside is not None:
-            await self.state.aside.reload()
+        while self.state.offloaded is not None:
+            await self.state.offloaded.reload()
             self.check_open()
 
     async def call(

@@ -43,20 +43,20 @@ class TurnLease:
         self._keep = keep
         self._length = 0
         self.start = 0
-        self.messages_gone = 0
+        self.n_messages_dropped = 0
         self._conversation = self._history.conversation
         self._before: int | None = None  # a branch that has what a rewrite took
 
     async def __aenter__(self) -> BranchHandle:
         id = self._handle.id
         await self._handle.ready()
-        self._history.hold = self
+        self._history.lease = self
         try:
             # All that was submitted before is done with after this, and BranchBusy says if something still runs: a
             # branch that adopts itself changes nothing.
             await self._loop.call(lambda engine: engine.adopt(id, id))
         except BaseException:
-            self._history.hold = None
+            self._history.lease = None
             raise
         self._length = self.start = len(self._history)
         self._conversation = self._history.conversation
@@ -69,37 +69,37 @@ class TurnLease:
             if kind is not None and not self._keep:
                 await self._go_back(waits=kind is not GeneratorExit)
         finally:
-            self._history.hold = None
+            self._history.lease = None
             if self._before is not None:
                 self._loop.close(self._before)
 
-    def rewritten(self, kept: int, before: int) -> bool:
+    def take_over_copy(self, kept: int, before: int) -> bool:
         """The branch lost all but its first `kept` tokens, and the branch `before` has them. Takes that over, if what
         was lost is needed to go back."""
-        takes = self.needs(kept)
+        takes = self.needs_copy(kept)
         self.start = min(self.start, kept)
         if takes:
             self._before = before
         return takes
 
-    def needs(self, kept: int) -> bool:
+    def needs_copy(self, kept: int) -> bool:
         """Is a copy to be taken of the branch before it loses all but its first `kept` tokens?"""
         return kept < self.start and self._before is None
 
-    def moved(self, tokens: int, messages: int, before: int | None) -> None:
+    def note_room_made(self, tokens: int, messages: int, before: int | None) -> None:
         """Tokens from before the block gave way to so many more, messages among them; `before` is the copy, if any."""
         self.start += tokens
-        self.messages_gone += messages
+        self.n_messages_dropped += messages
         if before is not None:
             self._before = before
 
     async def _go_back(self, *, waits: bool) -> None:
-        back = EngineCall(self._back, told=lambda _: self._history.converse(self._conversation))
+        back = EngineCall(self._back, told=lambda _: self._history.set_conversation(self._conversation))
         try:
             self._loop.submit(back)
             if waits:  # a coroutine that is torn down can await nothing
                 with anyio.CancelScope(shield=True):
-                    await self._loop.until(back.settled)
+                    await self._loop.wait_shielded(back.settled)
                 back.result()
         except (BranchClosed, ContextClosed):
             pass  # nothing is left to go back on

@@ -128,9 +128,9 @@ class Room:
         await self._replace(first, last, ids, conversation)
 
     async def _replace(self, first: int, last: int, tokens: Sequence[int], conversation: Conversation) -> None:
-        branch, history, hold = self.branch, self.branch._handle.state, self.branch._handle.state.hold
+        branch, history, hold = self.branch, self.branch._handle.state, self.branch._handle.state.lease
         messages = len(history.conversation.entries)
-        keeps = hold is not None and hold.needs(first)
+        keeps = hold is not None and hold.needs_copy(first)
 
         def replace(engine: StepEngine) -> int | None:
             before = engine.copy(branch.id) if keeps else None
@@ -145,9 +145,9 @@ class Room:
             return before
 
         def told(before: int | None) -> None:  # also where whoever replaced them is cancelled meanwhile
-            history.converse(conversation)
-            if hold is not None and history.hold is hold:
-                hold.moved(len(tokens) - (last - first), messages - len(conversation.entries), before)
+            history.set_conversation(conversation)
+            if hold is not None and history.lease is hold:
+                hold.note_room_made(len(tokens) - (last - first), messages - len(conversation.entries), before)
             elif before is not None:
                 self._loop.close(before)
 
@@ -163,16 +163,16 @@ class Room:
         old = history.conversation
         if not old.opened:
             return False
-        made = await self.branch._handle.core.chat.encoding.prompt(messages, tools=old.tools, template=old.template)
+        made = await self.branch._handle.core.chat.encoder.prompt(messages, tools=old.tools, template=old.template)
         assert made.conversation is not None
         if not made.conversation.opened:
             return False
         end, added = old.end, made.added
         if end == self.length:  # nothing of the turn is there yet: the last token, which opens it, stays
-            if added[-1] != history.log[end - 1]:
+            if added[-1] != history.tokens[end - 1]:
                 return False
             end, added = end - 1, added[:-1]
-        kept = min(common_prefix(history.log[:end], array("i", added)), end - 1)
+        kept = min(common_prefix(history.tokens[:end], array("i", added)), end - 1)
         await self._replace(kept, end, added[kept:], made.conversation)
         return True
 
@@ -193,7 +193,7 @@ class Room:
         self._take(await _state_of(self.branch))
 
     def _take(self, state: BranchUsage) -> None:
-        hold = self.branch._handle.state.hold
+        hold = self.branch._handle.state.lease
         self.length = state.length
         self.cached = state.cached
         self.forgotten = state.forgotten
@@ -253,7 +253,7 @@ class OverflowHandler:
     async def make(self) -> bool:
         """Is it worth another try? Not where nothing has come of it, whatever a policy says."""
         branch, history = self._branch, self._branch._handle.state
-        if not branch._handle.makes_room or history.asking:  # what a policy does on the branch itself asks nobody
+        if not branch._handle.makes_room or history.making_room:  # what a policy does on the branch itself asks nobody
             return False
         state = await _state_of(branch)
         itself = branch._handle.record.branch
@@ -261,8 +261,8 @@ class OverflowHandler:
         if not (room.cells or room.positions):
             tried, self._fits = self._fits == state, state
             return not tried
-        history.asking = True
-        acting = acting_lease.set(history.hold)
+        history.making_room = True
+        acting = acting_lease.set(history.lease)
         try:
             answer = branch.overflow.make_room(room)
             if not isawaitable(answer):
@@ -271,7 +271,7 @@ class OverflowHandler:
                 )
             made = truth_of(await answer, f"make_room of {preview(branch.overflow)}")
         finally:
-            history.asking, room._over = False, True
+            history.making_room, room._over = False, True
             with suppress(ValueError):  # a coroutine that is torn down may end in another context
                 acting_lease.reset(acting)
         log.debug("room was asked for", branch=branch.id, made=made, cells=room.cells, positions=room.positions)
@@ -311,7 +311,7 @@ async def run_waiting(loop: StepLoop, job: GenerationJob[T], make_room: Callable
         while await job.paused():
             loop.submit(Resume(job, await make_room()))
     except GeneratorExit:  # the coroutine is torn down: nothing can be awaited any more
-        loop.drop(job)
+        loop.revoke(job)
         raise
     except BaseException:
         await loop.cancel(job)

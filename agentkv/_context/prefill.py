@@ -75,7 +75,7 @@ class PromptJob(Job[None]):
     def _end(self, finished: Finished) -> None:
         check_finished(finished)
         if self._conversation is not None:
-            self._histories[self.branch].converse(self._conversation)
+            self._histories[self.branch].set_conversation(self._conversation)
 
 
 class _WatchedJob(PromptJob):
@@ -139,7 +139,7 @@ class PromptPrefill:
 
     async def _leave(self, error: BaseException) -> None:
         if isinstance(error, GeneratorExit):  # the coroutine is torn down: nothing can be awaited any more
-            self._loop.drop(self._job)
+            self._loop.revoke(self._job)
         else:
             await self._loop.cancel(self._job)
 
@@ -164,7 +164,7 @@ async def prompted_branch(core: ContextCore, made: PromptUpdate, overflow: Overf
     """A new root branch that holds a rendered prompt."""
     if not made.added and made.conversation is not None:  # the chat template writes it with the first question
         branch = await empty_branch(core, overflow)
-        handle_of(branch).state.converse(made.conversation)
+        handle_of(branch).state.set_conversation(made.conversation)
         return branch
     job = PromptJob(core.states, made)
     await core.loop.run(job)

@@ -24,7 +24,7 @@ async def publish(branch: Branch, name: str) -> None:
     history = handle.state
     while True:
         await handle.ready()
-        end, saved = history.end, conversation_saved(history.conversation)
+        end, saved = history.tip, conversation_saved(history.conversation)
         marks = {mark: place.length for mark, place in history.marks.items()}
 
         def start(engine: PublishingEngine, end: Any = end, saved: Any = saved, marks: Any = marks) -> int:
@@ -81,7 +81,7 @@ async def snapshot_of(branch: Branch) -> PublishedBranch:
         forks=image.forks,
         conversations=conversations,
         marks=marks,
-        output=home.grammars.saved_output(image),
+        output=home.compiler.saved_output(image),
     )
 
 
@@ -90,7 +90,7 @@ async def branch_of(source: Branch, published: PublishedBranch, overflow: Overfl
     home, conversation = handle_of(source).core, published.conversation()
     output: dict[str, Any] = {}
     if (saved := published.output) is not None:
-        output["constraint"] = home.grammars.restored(saved.grammar)
+        output["constraint"] = home.compiler.restored(saved.grammar)
         output |= {f"output_{name}": getattr(saved, name) for name in ("began", "end", "complete")}
 
     def restore(engine: StepEngine) -> list[int]:

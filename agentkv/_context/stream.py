@@ -102,7 +102,7 @@ class TokenStream(Generic[Out_co]):
             self._gone = self._branch.closed
             self._tokens.clear()
         if isinstance(error, GeneratorExit):  # the coroutine is torn down: nothing can be awaited any more
-            self._loop.drop(self._job)
+            self._loop.revoke(self._job)
         else:
             await self._loop.cancel(self._job)
 
@@ -144,7 +144,7 @@ class TokenStream(Generic[Out_co]):
     def _check_entered(self) -> None:
         if not self._entered:
             raise AgentKVError("the stream has not begun; use `async with branch.stream(...) as tokens`")
-        self._loop.check_here()
+        self._loop.check_event_loop()
 
     async def _there(self) -> bool:
         """Waits for a token. False at the end; raises what it was, if it was an error."""
@@ -156,7 +156,7 @@ class TokenStream(Generic[Out_co]):
             if self._job.settled.is_set():
                 self._job.result()
                 return False
-            if self._handle.state.asking:
+            if self._handle.state.making_room:
                 raise BranchBusy("two tasks read one stream; give each its own branch")
             if self._job.full:
                 made = await self._room.make()
@@ -176,7 +176,7 @@ class TokenStream(Generic[Out_co]):
         """The reader has these."""
         self._taken += len(tokens)
         if self._taken >= self._taken_per_notice:
-            self._loop.taken(self._job, self._taken)
+            self._loop.ack(self._job, self._taken)
             self._taken = 0
         self._read += sum(token.id >= 0 for token in tokens)
 

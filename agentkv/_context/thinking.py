@@ -67,7 +67,7 @@ def thought_in(home: ContextCore, history: BranchState, begin: int, said: Sequen
     an answer."""
     markers = home.chat.format.thought
     assert markers is not None
-    return markers.size(_begun(home, history, begin), map(home.chat.spelling.piece, said))
+    return markers.size(_begun(home, history, begin), map(home.chat.detokenizer.bytes_of, said))
 
 
 def reasoning_tokens(markers: Markers | None, begun: str, pieces: Iterable[bytes]) -> int:
@@ -90,7 +90,9 @@ def _begun(home: ContextCore, history: BranchState, length: int) -> Place:
     thought is opened for it."""
     conversation, template, markers = history.conversation, home.chat.format.template, home.chat.format.thought
     assert markers is not None
-    said = b"".join(map(home.chat.spelling.piece, history.log[conversation.end : length])).decode("utf-8", "replace")
+    said = b"".join(map(home.chat.detokenizer.bytes_of, history.tokens[conversation.end : length])).decode(
+        "utf-8", "replace"
+    )
     text = conversation.tail.text if conversation.tail else said
     begun = template.begun_in(text)
     if not begun and template.reply_in(text):

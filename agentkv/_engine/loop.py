@@ -57,7 +57,7 @@ async def in_thread(loop: StepLoop, work: Callable[[], T]) -> T:
         loop.post(done.set)
 
     threading.Thread(target=run, name="agentkv-file", daemon=True).start()
-    await loop.until(done)
+    await loop.wait_shielded(done)
     if failures:
         raise failures.pop()
     return outcome.pop()
@@ -77,8 +77,8 @@ class Closing:
 
     async def _wait(self) -> None:
         if self._released is not None:
-            self._loop.check_here()
-            await self._loop.until(self._released.settled)
+            self._loop.check_event_loop()
+            await self._loop.wait_shielded(self._released.settled)
 
 
 PATIENCE_S = 0.5  # how often those who must wait for the thread look whether a strategy blocks it
@@ -96,12 +96,12 @@ class StepLoop:
         self._queue: SimpleQueue[Flush | Command | Shutdown] = SimpleQueue()
         self._outbox = CommandQueue()
         self._posts: deque[OutcomeBatch] = deque()
-        self.holds = Semaphore(SPARE_SEQUENCES)  # what is saved, loaded or set aside at once: see CellHold
+        self.pins = Semaphore(SPARE_SEQUENCES)  # what is saved, loaded or set aside at once: see CellHold
         self._worker = EngineWorker(self._queue, self._outbox, self._post, listener)
         self._thread: threading.Thread | None = None
         self._ended = anyio.Event()
         self._open = False
-        self._lost = False  # the thread did not come back
+        self._thread_abandoned = False  # the thread did not come back
         self._quiet = FlushDebouncer(self._host.soon, self._send_if_due)
         self._settled = 0  # number of the last post that woke tasks
 
@@ -157,7 +157,7 @@ class StepLoop:
             except BaseException:
                 give_up()
                 raise
-        await self.until(ready)
+        await self.wait_shielded(ready)
 
     async def stop(self) -> None:
         """Fails what is under way, frees the engine on its thread and joins it. Idempotent; not interrupted."""
@@ -169,8 +169,8 @@ class StepLoop:
         if not self._host.is_current():  # what the thread posts is settled elsewhere, or nowhere any more
             self._at_exit()
             return
-        await self.until(self._ended)
-        if not self._lost:
+        await self.wait_shielded(self._ended)
+        if not self._thread_abandoned:
             self._thread.join()
             atexit.unregister(self._at_exit)
 
@@ -185,7 +185,7 @@ class StepLoop:
         blocked = StrategyWatchdog(self._thread)
         while self._thread is not None and self._thread.is_alive() and not blocked.interrupt():
             self._thread.join(PATIENCE_S)
-            if self._lost:
+            if self._thread_abandoned:
                 return  # it had its time, and this was some more: one that just comes back ends in order
 
     def wake(self) -> None:
@@ -201,9 +201,9 @@ class StepLoop:
         """Raises ContextClosed once the Context was left, WrongEventLoop on another event loop than its own."""
         if not self._open:
             raise ContextClosed("the Context was left; do this inside its `async with` block")
-        self.check_here()
+        self.check_event_loop()
 
-    def check_here(self) -> None:
+    def check_event_loop(self) -> None:
         """Raises WrongEventLoop."""
         if not self._host.is_current():
             raise WrongEventLoop(
@@ -240,7 +240,7 @@ class StepLoop:
         try:
             await command.settled.wait()
         except GeneratorExit:  # the coroutine is torn down: nothing can be awaited any more
-            self.drop(command)
+            self.revoke(command)
             raise
         except BaseException:
             await self.cancel(command)
@@ -249,10 +249,10 @@ class StepLoop:
 
     async def cancel(self, command: Awaited[Any]) -> None:
         """Takes back a submitted command and waits, uninterrupted, until it and that are settled."""
-        cancel = self.drop(command)
-        await self.until(command.settled, *([] if cancel is None else [cancel.settled]))
+        cancel = self.revoke(command)
+        await self.wait_shielded(command.settled, *([] if cancel is None else [cancel.settled]))
 
-    def drop(self, command: Awaited[Any]) -> Cancel | None:
+    def revoke(self, command: Awaited[Any]) -> Cancel | None:
         """Takes back a submitted command, and returns what there is to wait for.
 
         None once the Context was left: whatever was under way then fails, and there is nothing to take back.
@@ -279,7 +279,7 @@ class StepLoop:
         """Frees a branch; callable from any thread, a finalizer included."""
         self._queue.put(Release(branch))
 
-    def let_go(self, hold: int) -> None:
+    def unpin(self, hold: int) -> None:
         """Lets held cells go; callable from any thread."""
         self._queue.put(Unpin(hold))
 
@@ -287,7 +287,7 @@ class StepLoop:
         """Runs `callback` on the event loop, from any thread; does nothing when that is gone."""
         self._host.post(callback)
 
-    def taken(self, job: StreamJob[Any], count: int) -> None:
+    def ack(self, job: StreamJob[Any], count: int) -> None:
         """The reader of a stream has taken so many more of its tokens."""
         self._queue.put(Ack(job, count))
 
@@ -319,7 +319,7 @@ class StepLoop:
             if woke:
                 self._quiet.restart()
 
-    async def until(self, *events: anyio.Event) -> None:
+    async def wait_shielded(self, *events: anyio.Event) -> None:
         """Waits for events that will come, whatever is cancelled meanwhile; then lets the cancellation go on.
 
         A strategy that does not return is interrupted, and at last given up with the thread that runs it.
@@ -332,28 +332,28 @@ class StepLoop:
                     with move_on_after(PATIENCE_S, shield=True):
                         await event.wait()
                     if not event.is_set():
-                        self._revive()
+                        self._resend_lost()
                         if blocked.interrupt():
-                            self._give_up()
+                            self._abandon_thread()
                 except anyio.get_cancelled_exc_class() as error:  # asyncio's own cancel() goes through shields
                     cancelled = error
         if cancelled is not None:
             raise cancelled
 
-    def _revive(self) -> None:
+    def _resend_lost(self) -> None:
         """What a signal's exception kept from being sent or settled, as it may come before any line of a callback."""
         if self._outbox:
             self._send()
         if self._posts:
             self._settle_posts()
 
-    def _give_up(self) -> None:
+    def _abandon_thread(self) -> None:
         """The thread will not come back: everything under way fails, and the Context ends without it."""
         log.error("a strategy does not return; its thread is left behind", thread=self._thread and self._thread.name)
         error = StepFailed(
             "a strategy did not return from `propose` or `observe`; see kv.spec.Strategy, open the Context again"
         )
-        self._lost = True
+        self._thread_abandoned = True
         self._open = False
         for command in (*self._worker.jobs.values(), *self._outbox.left()):
             command.fail(error)

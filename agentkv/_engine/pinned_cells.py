@@ -32,13 +32,13 @@ class PinnedCells(Generic[H]):
         self._command = command
 
     async def __aenter__(self) -> H:
-        await self._loop.holds.acquire()
+        await self._loop.pins.acquire()
         try:
             return await self._loop.run(self._command)
         except BaseException:
-            self._loop.holds.release()
+            self._loop.pins.release()
             raise
 
     async def __aexit__(self, *how: object) -> None:
-        self._loop.let_go(self._command.result().id)
-        self._loop.holds.release()
+        self._loop.unpin(self._command.result().id)
+        self._loop.pins.release()

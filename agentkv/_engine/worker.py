@@ -76,7 +76,7 @@ class EngineWorker:
         self._outbox = outbox
         self._settlements: list[Callable[[], None]] = []
         self._streamed: dict[StreamJob[Any], list[Emitted]] = {}
-        self._due = False  # is there a reader to wake for it?
+        self._has_reader_to_wake = False  # is there a reader to wake for it?
         self._answers = PostAcks()
         self._stats_at = 0.0
         self._stopping = False
@@ -127,13 +127,13 @@ class EngineWorker:
     def _serve(self) -> None:
         idle = True
         while True:
-            self._collect(idle)
+            self._drain_until_forward(idle)
             if self._stopping:
                 return
             report = self.step()
             idle = report.idle
             self.trace.add(report)
-            self._absorb(report)
+            self._apply_report(report)
 
     def step(self) -> StepReport:
         """One step of the engine. Strategies and constraints written in Python run above this frame or `settle`."""
@@ -143,7 +143,7 @@ class EngineWorker:
         """What ends without a forward."""
         return self.engine.settle()
 
-    def _collect(self, idle: bool) -> None:
+    def _drain_until_forward(self, idle: bool) -> None:
         """Applies what came in and answers what needs no forward, until a forward is due.
 
         Waits for work when there is none, and a little for tasks that the last posts woke.
@@ -152,13 +152,13 @@ class EngineWorker:
         while True:
             self._publish()
             if idle or not self.jobs:
-                self._take(self._awaited())
+                self._handle(self._awaited())
                 idle = False
             while not queue.empty():
-                self._take(queue.get())
+                self._handle(queue.get())
             if self._stopping:
                 return
-            self._absorb(self.settle())
+            self._apply_report(self.settle())
             self._publish()
             if not self.jobs:
                 continue
@@ -166,17 +166,17 @@ class EngineWorker:
             if not patience:
                 return
             with suppress(Empty):
-                self._take(queue.get(timeout=patience))
+                self._handle(queue.get(timeout=patience))
 
     def _awaited(self) -> Flush | Command | Shutdown:
         """The next thing to do. Whoever has nothing to do for a while tidies up once."""
         try:
             return self._queue.get(timeout=TIDY_AFTER_S)
         except Empty:
-            self._tidy()
+            self._compact_when_idle()
             return self._queue.get()
 
-    def _tidy(self) -> None:
+    def _compact_when_idle(self) -> None:
         stats = self.engine.stats()
         # Of memory alone: compacting copies what lies in pages of files.
         if 4 * (stats.cells_used + stats.cells_retained) * self.cells.cell_bytes <= 3 * self.cells.kv_bytes:
@@ -184,7 +184,7 @@ class EngineWorker:
                 self.cells.shrink(self.engine.compact())
             self._refresh_stats(perf_counter())
 
-    def _take(self, item: Flush | Command | Shutdown) -> None:
+    def _handle(self, item: Flush | Command | Shutdown) -> None:
         if isinstance(item, Shutdown):
             self._stopping = True
         elif isinstance(item, Flush):
@@ -199,21 +199,21 @@ class EngineWorker:
             command.apply(self)
         except BaseException as error:  # the command's own: those behind it go on
             self.report(partial(command.fail, from_native(error)))
-        self._tell_changes(before)
+        self._queue_log_changes(before)
 
-    def _tell_changes(self, before: int) -> None:
+    def _queue_log_changes(self, before: int) -> None:
         """What the engine did to the branches' tokens is known before the outcomes from `before` on."""
         changes = self.engine.take_changes()
         if changes:
             self._settlements.insert(before, partial(self._listener.apply, changes))
 
-    def _absorb(self, report: StepReport) -> None:
-        self._tell_changes(len(self._settlements))
+    def _apply_report(self, report: StepReport) -> None:
+        self._queue_log_changes(len(self._settlements))
         for emitted in report.emitted:
             job = self.jobs[emitted.job]
             assert isinstance(job, StreamJob)
             self._streamed.setdefault(job, []).append(emitted)
-            self._due = self._due or job.wakes(emitted.token)
+            self._has_reader_to_wake = self._has_reader_to_wake or job.wakes(emitted.token)
         for number in report.out_of_room:
             self.report(self.jobs[number].wait_for_room)
         for finished in report.finished:
@@ -221,7 +221,7 @@ class EngineWorker:
             del self.jobs[finished.job]
 
     def _publish(self) -> None:
-        if not self._settlements and not self._due:
+        if not self._settlements and not self._has_reader_to_wake:
             return
         now = perf_counter()
         number = self._answers.posted() if self._settlements else None
@@ -231,7 +231,7 @@ class EngineWorker:
         settlements = self._settlements
         if self._streamed:
             settlements = [partial(_feed, self._streamed), *settlements]
-            self._streamed, self._due = {}, False
+            self._streamed, self._has_reader_to_wake = {}, False
         post = OutcomeBatch(settlements, number)
         self._settlements, settlements = [], []  # what the event loop has settled, nothing here refers to any more
         if not self._post(post):

@@ -34,14 +34,14 @@ class Lease(Protocol):
 
     start: int
 
-    def rewritten(self, kept: int, before: int) -> bool:
+    def take_over_copy(self, kept: int, before: int) -> bool:
         """The branch lost all but its first `kept` tokens, and the branch `before` has them. True where it takes that
         branch over."""
 
-    def needs(self, kept: int) -> bool:
+    def needs_copy(self, kept: int) -> bool:
         """Is a copy to be taken of the branch before it loses all but its first `kept` tokens?"""
 
-    def moved(self, tokens: int, messages: int, before: int | None) -> None:
+    def note_room_made(self, tokens: int, messages: int, before: int | None) -> None:
         """Tokens from before the turn gave way to so many more, messages among them; `before` is the copy, if any."""
 
 
@@ -55,62 +55,62 @@ class BranchState:
 
     __slots__ = (
         "_observers",
-        "aside",
-        "asking",
-        "coming",
         "conversation",
-        "end",
-        "hold",
         "id",
-        "log",
+        "lease",
+        "making_room",
+        "mark_scope",
         "marks",
-        "owner",
+        "offloaded",
+        "pending_conversation",
         "revision",
+        "tip",
+        "tokens",
     )
 
     def __init__(self, branch: int, observers: Observers) -> None:
         self.id = branch
         self._observers = observers
-        self.log = array("i")
-        self.end = (0, 0)
+        self.tokens = array("i")
+        self.tip = (0, 0)
         self.conversation = Conversation()
-        self.coming: Conversation | None = None
+        self.pending_conversation: Conversation | None = None
         self.revision = 0  # of tokens and messages
-        self.owner = object()  # of the marks of this history
-        self.hold: Lease | None = None
-        self.aside: Reloadable | None = None  # cells that wait outside of the cache
-        self.asking = False  # a policy makes room for the branch
+        self.mark_scope = object()  # of the marks of this history
+        self.lease: Lease | None = None
+        self.offloaded: Reloadable | None = None  # cells that wait outside of the cache
+        self.making_room = False  # a policy makes room for the branch
         self.marks: dict[str, Mark] = {}  # those with a name that hold
 
     def __len__(self) -> int:
-        return len(self.log)
+        return len(self.tokens)
 
     def change(self, kept: int, appended: bytes, epoch: int) -> None:
         """Keeps the first `kept` tokens and adds others, int32; the last one is of the epoch then."""
         self.revision += 1
         self.conversation = self.conversation.cut(kept)
-        if kept < len(self.log):
+        if kept < len(self.tokens):
             self.marks = {name: mark for name, mark in self.marks.items() if mark.length <= kept}
-        del self.log[kept:]
-        self.log.frombytes(appended)
-        self.end = (len(self.log), epoch)
+        del self.tokens[kept:]
+        self.tokens.frombytes(appended)
+        self.tip = (len(self.tokens), epoch)
 
-    def converse(self, conversation: Conversation) -> None:
+    def set_conversation(self, conversation: Conversation) -> None:
         """The tokens are those of another conversation."""
         self.revision += 1
         self.conversation = conversation
-        self.coming = None
+        self.pending_conversation = None
         self._observers.converse(self.id, conversation)
 
     def restore(self, conversation: Conversation, marks: Mapping[str, int]) -> None:
         """The tokens, all of one epoch, are those of a conversation that was kept elsewhere, with marks by name."""
-        self.converse(conversation)
-        _, epoch = self.end
+        self.set_conversation(conversation)
+        _, epoch = self.tip
         self.marks = {name: self.mark_at(length, epoch if length else 0) for name, length in marks.items()}
 
     def mark(self) -> Mark:
         """A mark at the end."""
-        return self.mark_at(*self.end)
+        return self.mark_at(*self.tip)
 
     def resolve(self, to: Mark | int) -> tuple[int, int | None]:
         """How many tokens a rollback keeps, and the epoch of the last one where that matters.
@@ -125,13 +125,13 @@ class BranchState:
                     f"cannot roll branch {self.id} back to {length} tokens: it has {len(self)}; pass at most that"
                 )
             return length, None
-        if to.scope is not self.owner:
+        if to.scope is not self.mark_scope:
             raise InvalidRollback(f"{to} does not belong to branch {self.id}; use a mark of this branch")
         return to.length, to.epoch
 
     def mark_at(self, length: int, epoch: int) -> Mark:
         """A mark behind `length` tokens, the last of which is of this epoch."""
-        return Mark(self.id, length, self.owner, epoch)
+        return Mark(self.id, length, self.mark_scope, epoch)
 
 
 class BranchStates:
@@ -161,7 +161,7 @@ class BranchStates:
                 )
                 self.trained_positions = None
 
-    def share(self, source: int, branches: Iterable[int]) -> None:
+    def copy_conversation(self, source: int, branches: Iterable[int]) -> None:
         """Other branches took over the messages of one, as far as they have its tokens."""
         parent = self._of.get(source)
         if parent is None:
@@ -169,11 +169,11 @@ class BranchStates:
         for branch in branches:
             history = self._of.get(branch)
             if history is not None:
-                conversation = parent.coming or parent.conversation
-                history.converse(conversation.cut(len(history)))
+                conversation = parent.pending_conversation or parent.conversation
+                history.set_conversation(conversation.cut(len(history)))
 
     def drop(self, branch: int) -> None:
         """The branch was closed."""
         history = self._of.pop(branch, None)
         if history is not None:
-            history.aside = None  # what it kept outside of the cache is nobody's
+            history.offloaded = None  # what it kept outside of the cache is nobody's

@@ -125,7 +125,7 @@ class OffloadedCells:
 
     async def offload(self) -> int:
         """Returns how many cells were freed. Raises BranchBusy, SnapshotError; the branch is then as it was."""
-        self._history.aside = self
+        self._history.offloaded = self
         take = EngineCall(lambda engine: engine.pin_unshared(self._branch), self._release)
         try:
             async with self._lock, PinnedCells(self._loop, take) as hold:
@@ -146,7 +146,7 @@ class OffloadedCells:
         """Raises ContextFull, SnapshotError; the branch then waits on."""
         async with self._lock:
             await self._loop.call(lambda _: None)  # what was torn down may have been done all the same
-            if self._history.aside is not self:
+            if self._history.offloaded is not self:
                 return
             store = self._store
             assert store is not None
@@ -204,7 +204,7 @@ class OffloadedCells:
 
     def _over(self) -> None:
         """Nothing is kept any more; whoever raised on the way may keep this object for long."""
-        self._history.aside = None
+        self._history.offloaded = None
         if self._store is not None:
             self._store.close()
 

@@ -159,7 +159,7 @@ class SaveOperation:
                 next_logits=image.next_logits,
                 forgotten=image.forgotten,
                 exact_from=image.exact_from,
-                conversation=(history.coming or history.conversation).cut(len(tokens)),
+                conversation=(history.pending_conversation or history.conversation).cut(len(tokens)),
                 marks={name: mark.length for name, mark in history.marks.items() if mark.length <= len(tokens)},
                 output=self._storage.grammars.saved_output(image),
             )

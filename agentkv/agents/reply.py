@@ -86,7 +86,7 @@ class Reply:
             calls = end.calls
         except BaseException:
             with suppress(FormatError):
-                rest = parser.feed(self._text(handle_of(self._held).state.log[before + read :]))
+                rest = parser.feed(self._text(handle_of(self._held).state.tokens[before + read :]))
                 turn.text += _text_of(rest)
             raise
         finally:
@@ -107,7 +107,7 @@ class Reply:
         """The message ends behind so many calls, whatever was made after them."""
         parser = self._parser(prefix)
         self._decoder.reset()
-        tokens, count = handle_of(self._held).state.log[start:], 0
+        tokens, count = handle_of(self._held).state.tokens[start:], 0
         while calls and count < len(tokens):
             deltas = parser.feed(self._text(tokens[count : count + 1]))
             calls -= sum(isinstance(delta, CallClosed) for delta in deltas)
@@ -126,7 +126,7 @@ class Reply:
 
     def _begun(self) -> str:
         """What the template wrote of the message."""
-        written = self._spelled(handle_of(self._held).state.log[-_PREFIX:]).decode("utf-8", "replace")
+        written = self._spelled(handle_of(self._held).state.tokens[-_PREFIX:]).decode("utf-8", "replace")
         return self._chat.format.template.begun_in(written)
 
     def _stream(self, prefix: str) -> TokenStream[Any]:
@@ -150,7 +150,7 @@ class Reply:
             wait_for_room=handle_of(self._held).makes_room,
             buffer=buffer,
         )
-        urgent = None if heard else _AtTimes(chat.call_ends if turn.tools else frozenset())
+        urgent = None if heard else _AtTimes(chat.call_end_tokens if turn.tools else frozenset())
         return TokenStream(self._held, request, buffer, "read" if heard else "made", urgent)
 
     async def _tell(self, deltas: Iterable[Delta], written: Written, *, whole: bool) -> None:

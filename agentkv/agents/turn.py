@@ -428,7 +428,7 @@ class Turn(Generic[Out]):
         return Run(
             text=self.text,
             calls=tuple(call.record for call in self.calls if call.record is not None),
-            messages=tuple(held.messages[self._start - (self._hold.messages_gone if self._hold else 0) :]),
+            messages=tuple(held.messages[self._start - (self._hold.n_messages_dropped if self._hold else 0) :]),
             usage=Usage(max(len(held) - self._stays, 0), self.generated),
             rounds=self.rounds,
             seconds=anyio.current_time() - self._began,

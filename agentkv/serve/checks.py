@@ -28,7 +28,7 @@ def begun_reply(home: ContextCore, conversation: Conversation, log: Sequence[int
     """What is there of the message: the template begins it with `<think>`, say, or a client gave its beginning."""
     form, opened = home.chat.format, conversation.tail
     begun = form.template.begun_in(opened.text if opened else "")
-    said = home.chat.spelling.spelled(log[conversation.end :]).decode("utf-8", "replace")
+    said = home.chat.detokenizer.visible_bytes(log[conversation.end :]).decode("utf-8", "replace")
     parser = form.parser(prefix=begun + said)
     if parser.in_call or any(isinstance(delta, CallOpened) for delta in parser.deltas_of_prefix):
         return begun + _SOME_TEXT  # what a client wrote is text, whatever it looks like
@@ -67,7 +67,7 @@ async def check_going_on(request: GenerationRequest, body: GenerateTokens) -> No
     if constraint is None or not body.output_made:
         return
     try:
-        request.home.grammars.native(constraint).rule.begin().say(list(body.tokens[-body.output_made :]))
+        request.home.compiler.native(constraint).rule.begin().say(list(body.tokens[-body.output_made :]))
     except ConstraintFailed as error:
         what = f"the last {body.output_made} tokens are not the beginning of such an output: {error}"
         raise InvalidInput(what) from error

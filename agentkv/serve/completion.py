@@ -125,7 +125,7 @@ class Choices:
                 for index, fork in enumerate(forks, 1):
                     self._stack.callback(fork.close)
                     said = handle_of(fork).state.conversation
-                    handle_of(fork).state.converse(replace(said, calls_of=f"{said.calls_of} choice {index}"))
+                    handle_of(fork).state.set_conversation(replace(said, calls_of=f"{said.calls_of} choice {index}"))
                 branches += forks
             if self._seed is not None:  # the same request draws the same tokens again
                 for index, branch in enumerate(branches):

@@ -124,9 +124,9 @@ class _ReplyWriter:
         self._ends = frozenset(home.chat.tokenizer.eos_ids).union(i for i in special if self._in_stop(i))
         self._unsayable = self._ends | {-1}  # a stream's last text may come without a token
         self._control = frozenset(special) - self._ends
-        self._decoder = text_decoder(home.chat.spelling.begun(handle_of(branch).state.log))
+        self._decoder = text_decoder(home.chat.detokenizer.begun(handle_of(branch).state.tokens))
         self._conversation = handle_of(branch).state.conversation
-        self._prefix = begun_reply(home, self._conversation, handle_of(branch).state.log)
+        self._prefix = begun_reply(home, self._conversation, handle_of(branch).state.tokens)
         self._reasons = form.thought
         self._held = asked.held(form, self._prefix)
         called = () if asked.choice == "none" else asked.tools  # else what looks like a call is text

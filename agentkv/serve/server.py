@@ -148,7 +148,7 @@ class Server:
         """
         with error_param(given_as):
             try:
-                made = await core_of(self.context).chat.encoding.prompt(prompt)
+                made = await core_of(self.context).chat.encoder.prompt(prompt)
             except ContextFull as error:
                 raise _too_long(error) from error
             prompted = await self._read(made, begin)
@@ -241,7 +241,7 @@ class Server:
                 return await self._prompt(asked, calls_of), 0
             history = handle_of(after.branch).state
             made = await self._prompt(asked, calls_of, history)
-            return core_of(self.context).chat.encoding.whole(made, history), made.kept
+            return core_of(self.context).chat.encoder.whole(made, history), made.kept
         except ContextFull as error:
             raise _too_long(error) from error
 
@@ -276,7 +276,7 @@ class Server:
 
     async def _prompt(self, asked: ReplyRequest, calls_of: str, after: BranchState | None = None) -> PromptUpdate:
         """The messages as tokens, behind which the assistant speaks."""
-        return await core_of(self.context).chat.encoding.prompt(
+        return await core_of(self.context).chat.encoder.prompt(
             list(asked.messages),
             after=after,
             tools=(asked.tools or None) if after is None else None,
@@ -299,7 +299,9 @@ class Server:
 def messages_of(branch: Branch) -> list[Mapping[str, Any]]:
     """The messages of a branch, as templates get them."""
     history = handle_of(branch).state
-    return [entry.message for entry in history.conversation.with_reply(history.log, handle_of(branch).core.chat.reader)]
+    return [
+        entry.message for entry in history.conversation.with_reply(history.tokens, handle_of(branch).core.chat.reader)
+    ]
 
 
 def _check_begun(asked: ReplyRequest) -> None:

@@ -25,7 +25,7 @@ class Script(ConstraintCompiler):
     """A Context's grammars, with a reply for each generation: it says the reply, and its grammar must allow that."""
 
     def __init__(self, home: ContextCore, script: Sequence[Any] | Callable[[str], Any], spell: Spell) -> None:
-        super().__init__(home.grammars.tokenizer, home.grammars.vocab_size)
+        super().__init__(home.compiler.tokenizer, home.compiler.vocab_size)
         self._home = home
         self._make = script if callable(script) else None
         self._replies = [] if callable(script) else list(script)

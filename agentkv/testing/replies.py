@@ -62,7 +62,7 @@ async def replies(
         )
     async with Context.open(models.nano() if model is None else model, **options) as context:
         written = Script(core_of(context), script, _spelled)
-        core_of(context).grammars = written
+        core_of(context).compiler = written
         yield context
         if written.left:
             raise AssertionError(f"replies of the script that nobody asked for: {written.left}")

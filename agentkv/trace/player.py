@@ -169,7 +169,7 @@ class Player:
         branch = self.branches.get(number)
         if branch is None:
             branch = self.branches[number] = await self.ctx.branch()
-        log = handle_of(branch).state.log
+        log = handle_of(branch).state.tokens
         if log == tokens:
             return
         kept = common_prefix(log, tokens)
@@ -181,7 +181,7 @@ class Player:
     async def _converse(self, record: Conversed) -> None:
         branch = self.branches.get(record.branch)
         if branch is not None:
-            handle_of(branch).state.converse(conversation_of(self.story.values, record.state))
+            handle_of(branch).state.set_conversation(conversation_of(self.story.values, record.state))
 
     async def _verb(self, record: Verb, put: array[int]) -> None:
         branch = self.branches.get(record.branch)
@@ -268,7 +268,7 @@ class Player:
         from agentkv_runtime.engine import GenerateOptions, Sampling
 
         inside = deque() if inside is None else inside
-        grammars = core_of(self.ctx).grammars
+        grammars = core_of(self.ctx).compiler
         options = GenerateOptions(
             max_tokens=max_tokens,
             stop=how.stop,
@@ -298,7 +298,7 @@ class Player:
 
     def spelled(self, token: int) -> str:
         """A token in words."""
-        return f"{core_of(self.ctx).chat.spelling.token(token)!r} ({token})"
+        return f"{core_of(self.ctx).chat.detokenizer.text_of(token)!r} ({token})"
 
     def _compare_digests(self, began: JobBegan, recorded: bytes, made: bytes) -> None:
         if self.result.compares != "digests" or len(recorded) != len(made):

@@ -75,7 +75,7 @@ async def record(ctx: Context, path: str | Path) -> AsyncIterator[Recording]:
             `Recording.error` says so, and nothing else is disturbed.
     """
     where = checked_path(path, "path")
-    sink = FileSink(where, core_of(ctx).chat.spelling.piece)
+    sink = FileSink(where, core_of(ctx).chat.detokenizer.bytes_of)
     async with recorded(ctx, [sink]) as recorder:
         yield Recording(recorder, where)
 
@@ -88,7 +88,7 @@ async def recorded(ctx: Context, sinks: Sequence[Sink]) -> AsyncIterator[Recorde
     try:
         loop.check_open()
         recorder = Recorder(ctx, sinks)
-        tap = AttachTracer(recorder, core.grammars.text_of)
+        tap = AttachTracer(recorder, core.compiler.text_of)
         await loop.run(tap)
     except BaseException:
         for sink in sinks:

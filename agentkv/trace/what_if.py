@@ -111,7 +111,7 @@ class WhatIf:
             await player.sync(safe_str.branch, array("i", tokens))
             branch = player.branches[safe_str.branch]
             if before is not None:
-                handle_of(branch).state.converse(before)
+                handle_of(branch).state.set_conversation(before)
             way.live_from = len(branch)
             await branch.extend(messages)
             await self._turn(player, way, branch, how)

@@ -157,7 +157,7 @@ async def test_a_branch_that_changes_while_its_messages_are_encoded(with_templat
 async def template_runs(ctx: kv.Context) -> None:
     """Returns while a template runs beside the event loop."""
     with anyio.fail_after(20):
-        while ctx._core.chat.encoding._workers.value == _WORKERS:
+        while ctx._core.chat.encoder._workers.value == _WORKERS:
             await anyio.lowlevel.checkpoint()
 
 

@@ -16,15 +16,15 @@ def test_histories_follow_the_engine() -> None:
         return SimpleNamespace(branch=branch, kept=kept, appended=array("i", appended).tobytes(), epoch=epoch)
 
     histories.apply([change(0, 0, 1, 2, 3, epoch=5), change(1, 0)])
-    assert [histories[0].end, histories[1].end] == [(3, 5), (0, 0)]
+    assert [histories[0].tip, histories[1].tip] == [(3, 5), (0, 0)]
     trunk = histories[0]
     histories.apply([change(0, 1, 7, epoch=6), change(1, 0, 4)])
-    assert histories[0].end == (2, 6)
+    assert histories[0].tip == (2, 6)
     assert histories[0] is trunk
-    assert trunk.log.tolist() == [1, 7]
-    assert histories[1].log.tolist() == [4]
+    assert trunk.tokens.tolist() == [1, 7]
+    assert histories[1].tokens.tolist() == [4]
     histories.drop(0)
     histories.drop(0)
     histories.apply([change(0, 0, 9)])
-    assert histories[0].log.tolist() == [9]
-    assert trunk.log.tolist() == [1, 7]
+    assert histories[0].tokens.tolist() == [9]
+    assert trunk.tokens.tolist() == [1, 7]

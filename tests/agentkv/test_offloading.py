@@ -267,7 +267,7 @@ async def test_nothing_is_kept_of_a_branch_that_is_closed_or_could_not_leave(
                     await branch.offload(tmp_path)
             else:
                 await branch.offload(None if to == "memory" else tmp_path)
-                store = weakref.ref(branch._handle.state.aside._store)
+                store = weakref.ref(branch._handle.state.offloaded._store)
                 await branch.close()
                 del branch
                 assert store() is None

@@ -26,10 +26,10 @@ async def test_an_output_that_was_cut_goes_on_where_its_grammar_was_in_use(tmp_p
         assert loaded.tokens == branch.tokens
     async with nano() as ctx:
         loaded = await ctx.load(tmp_path / "cut")
-        assert len(ctx._core.grammars._restored) == 1
+        assert len(ctx._core.compiler._restored) == 1
         await loaded.close()
         await ctx._core.loop.call(lambda _: gc.collect())
-        assert len(ctx._core.grammars._restored) == 0  # files may come from anybody, and have any number of grammars
+        assert len(ctx._core.compiler._restored) == 0  # files may come from anybody, and have any number of grammars
         for _ in range(2):
             loaded = await ctx.load(tmp_path / "cut")
             await loaded.generate(max_tokens=60, output=output)

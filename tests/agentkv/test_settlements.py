@@ -122,9 +122,9 @@ async def test_what_a_signal_interrupts_is_settled_later(open_context: OpenConte
         (EngineWorker, "_apply", 3),
         (EngineWorker, "report", 0),
         (EngineWorker, "report", 5),
-        (EngineWorker, "_absorb", 4),
+        (EngineWorker, "_apply_report", 4),
         (EngineWorker, "_publish", 2),
-        (EngineWorker, "_tell_changes", 1),
+        (EngineWorker, "_queue_log_changes", 1),
         (EngineWorker, "step", 2),
     ],
 )

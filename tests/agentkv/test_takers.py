@@ -82,7 +82,7 @@ async def test_takers_by_the_hundred(live: int, takers: dict[str, int], tmp_path
         assert set(refused) <= MAKE.keys()
         assert len(refused) == max(0, makes - (MOST_BRANCHES - live))
 
-        assert ctx._core.loop.holds.value == SPARE_SEQUENCES
+        assert ctx._core.loop.pins.value == SPARE_SEQUENCES
         await kv.gather(*(branch.extend([9]) for branch in branches))
         await kv.gather(*(branch.rollback(len(branch) - 1) for branch in branches))
         after = await kv.gather(*(branch.logits() for branch in branches))

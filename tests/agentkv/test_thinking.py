@@ -67,13 +67,13 @@ def closing(text: str, branch: kv.Branch, closed: str) -> list[int]:
     """The tokens that close a thought of this text."""
     begun = next((size for size in range(len(closed) - 1, 0, -1) if text.endswith(closed[:size])), 0)
     rest = closed[begun:] if begun else (HAND_OVER if text else "\n") + closed
-    ids: list[int] = branch._handle.core.grammars.tokenizer.encode_next(ControlledText(rest))
+    ids: list[int] = branch._handle.core.compiler.tokenizer.encode_next(ControlledText(rest))
     return ids
 
 
 async def expected(branch: kv.Branch, free: kv.Generation, budget: int, closed: str, **how: Any) -> list[int]:
     """What comes with a budget."""
-    spelled = [branch._handle.core.chat.spelling.piece(token) for token in free.tokens]
+    spelled = [branch._handle.core.chat.detokenizer.bytes_of(token) for token in free.tokens]
     for count in range(len(spelled) + 1):
         thought = b"".join(spelled[:count]).decode()
         if closed in thought or count == len(spelled):
@@ -99,7 +99,7 @@ async def closers(model: Path, sampling: kv.Sampling) -> dict[str, str]:
     """What may close a thought of the model's: a text that never comes, and some that it writes."""
     async with asked(model) as branch:
         free = await (await fork(branch)).generate(max_tokens=48, sampling=sampling)
-        spelled = [branch._handle.core.chat.spelling.piece(token).decode() for token in free.tokens]
+        spelled = [branch._handle.core.chat.detokenizer.bytes_of(token).decode() for token in free.tokens]
     text = "".join(spelled)
     starts = [len("".join(spelled[:count])) for count in range(len(spelled))]
     spans = {

@@ -114,7 +114,7 @@ async def test_whoever_comes_next_gets_through(name: str, tmp_path: Path) -> Non
             with anyio.fail_after(20):
                 await door.after(desk)
                 await ctx._core.loop.call(lambda engine: engine.check_owners())  # type: ignore[attr-defined]
-            assert ctx._core.loop.holds.value == SPARE_SEQUENCES
+            assert ctx._core.loop.pins.value == SPARE_SEQUENCES
             for branch in (desk.branch, desk.other):
                 await branch.close()
             while desk.shelf.close_oldest():

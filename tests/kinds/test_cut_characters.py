@@ -58,7 +58,7 @@ class Bytes(Script):
 async def saying(said: bytes) -> AsyncIterator[tuple[kv.Context, Bytes]]:
     async with kv.Context.open(kv.models.nano(), capacity=4096, threads=1) as ctx:
         script = Bytes(ctx._core, lambda _: "", lambda *_: "")
-        ctx._core.grammars = script
+        ctx._core.compiler = script
         say(script, said)
         yield ctx, script
 
@@ -125,7 +125,7 @@ def test_streams_that_do_not_wait() -> None:
     said = "\u20ac\U0001f600".encode()
     with kv.Context.open(kv.models.nano(), capacity=512, threads=1).sync() as ctx:
         script = Bytes(ctx.awaited._core, lambda _: "", lambda *_: "")
-        ctx.awaited._core.grammars = script
+        ctx.awaited._core.compiler = script
         say(script, said)
         for cut in range(1, len(said) + 1):
             branch = ctx.branch(PROMPT)

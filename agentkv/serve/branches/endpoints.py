@@ -157,7 +157,7 @@ async def _rollback(server: Server, held: BranchEntry, body: bodies.Rollback) ->
         to = branch.marks[body.name]
     elif body.mark is not None:
         length, _, epoch = body.mark.partition(":")
-        to = Mark(branch.id, int(length), handle_of(branch).state.owner, int(epoch))
+        to = Mark(branch.id, int(length), handle_of(branch).state.mark_scope, int(epoch))
     else:
         assert body.length is not None
         to = body.length

@@ -56,7 +56,7 @@ class BranchEntry:
     @property
     def mark(self) -> str:
         """Names the history that it has."""
-        length, epoch = handle_of(self.branch).state.end
+        length, epoch = handle_of(self.branch).state.tip
         return f"{length}:{epoch}"
 
     async def stop(self) -> None:

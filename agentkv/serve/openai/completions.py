@@ -141,12 +141,12 @@ class _Completion:
         """What a choice tells of its prompt."""
         told = self._ids("prompt_token_ids", tokens)
         if self._body.echo:
-            whole = core_of(self._server.context).chat.spelling.whole
+            whole = core_of(self._server.context).chat.detokenizer.whole
             told["text"] = prompt if isinstance(prompt, str) else whole(prompt)
         return told
 
     def _begun(self, branch: Branch) -> bytes:
-        return handle_of(branch).core.chat.spelling.begun(handle_of(branch).state.log)
+        return handle_of(branch).core.chat.detokenizer.begun(handle_of(branch).state.tokens)
 
     def _ids(self, name: str, tokens: list[int]) -> dict[str, Any]:
         return {name: tokens} if self._body.return_token_ids else {}

@@ -59,4 +59,4 @@ class Before:
             await self.ctx._core.loop.call(lambda _: None)
         assert (self._counts(), self.ctx._core.singleton(ToolThreads).busy) == (self.counts, 0)
         assert self.ctx._core.loop._worker.jobs == {}
-        assert self.branch._handle.state.hold is None
+        assert self.branch._handle.state.lease is None

@@ -226,7 +226,7 @@ async def test_what_is_no_grammar_is_refused_before_anything_runs(ctx: kv.Contex
 
 
 async def test_equal_grammars_are_compiled_once(ctx: kv.Context) -> None:
-    grammars: ConstraintCompiler = ctx._core.grammars
+    grammars: ConstraintCompiler = ctx._core.compiler
     first = grammars.native(kv.Grammar('start: "a"'))
     assert grammars.native(kv.Grammar('start: "a"')) is first
     assert grammars.native(kv.Grammar('start: "b"')) is not first

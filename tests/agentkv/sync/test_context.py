@@ -248,7 +248,7 @@ def test_the_thread_that_everybody_waits_for_waits_for_nobody() -> None:
 def test_one_that_is_closed_on_its_own_step_thread_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where garbage may be collected at any moment."""
     ctx = kv.Context.open(kv.models.nano(), capacity=512, threads=1).sync()
-    branch, absorb, closed = ctx.branch(QUESTION), EngineWorker._absorb, threading.Event()
+    branch, absorb, closed = ctx.branch(QUESTION), EngineWorker._apply_report, threading.Event()
 
     def closing(worker: EngineWorker, report: Any) -> None:
         if not closed.is_set():
@@ -256,7 +256,7 @@ def test_one_that_is_closed_on_its_own_step_thread_ends(monkeypatch: pytest.Monk
             closed.set()
         absorb(worker, report)
 
-    monkeypatch.setattr(EngineWorker, "_absorb", closing)
+    monkeypatch.setattr(EngineWorker, "_apply_report", closing)
     with pytest.raises(kv.ContextClosed):
         branch.generate(max_tokens=400, sampling=endless(ctx))
     ctx.close()

@@ -20,6 +20,7 @@ SLOW = {"_aio/scope.py", "_engine/watchdog.py"}  # entered where the step loop's
 
 def read(text: str) -> dict[str, set[str]]:
     ways: dict[str, set[str]] = {}
+    name = ""
     for line in text.splitlines():
         if line.startswith(" "):
             ways[name].add(line.strip())

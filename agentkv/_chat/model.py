@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .._types.errors import ModelError
 from .call_habits import CallHabits, Rescue
 from .prompt import PromptEncoder
-from .reply import ReplyReader
+from .reply import ReplyParser, ReplyReader, spelled_out
 from .template import TemplateRenderer
 from .tokenizer import Detokenizer, Tokenizer
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from agentkv_runtime.text.tokenizer import Tokenizer as ModelTokenizer
 
     from .call_format import CallFormat
+
+_LONGEST_OPENING = 64  # tokens in which a template may begin a message
 
 
 class ChatModel:
@@ -70,6 +73,15 @@ class ChatModel:
         """Tokens with which a call may become complete."""
         ends = {character.encode()[-1] for character in self.format.call_ends}
         return frozenset(i for i, spelled in enumerate(self.token_bytes) if not ends.isdisjoint(spelled))
+
+    def reply_parser(self, prefix: str, tools: Sequence[Mapping[str, Any]]) -> ReplyParser:
+        """Reads a message of which the prompt has `prefix`, with calls of these tools."""
+        return ReplyParser(self.format, self.token_bytes, prefix, tools)
+
+    def begun_in(self, tokens: Sequence[int]) -> str:
+        """The beginning of a message that the template wrote at the end of a prompt, such as `<think>`."""
+        written = spelled_out(self.token_bytes, tokens[-_LONGEST_OPENING:]).decode("utf-8", "replace")
+        return self.format.template.begun_in(written)
 
     def _find_format(self) -> Format:
         from agentkv_runtime.formats import find_format

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from agentkv_runtime.errors import FormatError
-from agentkv_runtime.formats.parsed import TextDelta
+from agentkv_runtime.formats.parsed import Delta, ParsedMessage, TextDelta
 
 from .._types.message import Message, ToolCall, as_mapping, call_id
-from .tokenizer import Detokenizer
+from .tokenizer import Detokenizer, text_decoder
 
 if TYPE_CHECKING:
     from agentkv_runtime.formats import Format
@@ -80,3 +80,41 @@ class ReplyReader:
 
 def _essence(message: Message) -> tuple[object, ...]:
     return message.content.strip(), (message.reasoning or "").strip(), message.calls
+
+
+class ReplyParser:
+    """One message of the model's, read while it is generated.
+
+    Attributes:
+        of_prefix: deltas of what the prompt has of the message.
+    """
+
+    def __init__(
+        self, form: Format, token_bytes: Sequence[bytes], prefix: str, tools: Sequence[Mapping[str, Any]]
+    ) -> None:
+        self._parser = form.parser(prefix=prefix, tools=tools)
+        self._token_bytes = token_bytes
+        self._decoder = text_decoder()
+        self.of_prefix = self._parser.deltas_of_prefix
+
+    def feed(self, text: str) -> list[Delta]:
+        """Deltas of the next text, control tokens spelled out."""
+        return list(self._parser.feed(text))
+
+    def feed_ids(self, ids: Iterable[int]) -> list[Delta]:
+        """Deltas of the next tokens, control tokens included; a character that they only begin waits for its end."""
+        return self.feed(self._decoder.decode(spelled_out(self._token_bytes, ids)))
+
+    def end(self) -> list[Delta]:
+        """Deltas of what was held back until the end."""
+        return list(self._parser.end())
+
+    def finish(self) -> ParsedMessage:
+        """The whole message."""
+        return self._parser.finish()
+
+
+def spelled_out(token_bytes: Sequence[bytes], ids: Iterable[int]) -> bytes:
+    """Bytes of tokens as a parser reads them: control tokens are part of them, ids that only the model has are not."""
+    size = len(token_bytes)
+    return b"".join([token_bytes[i] for i in ids if 0 <= i < size])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -19,8 +18,7 @@ from .._types.errors import BranchClosed, ContextFull, PositionsExhausted
 from .repetition import Repetition
 
 if TYPE_CHECKING:
-    from agentkv_runtime.formats.parser import MessageParser
-
+    from .._chat.reply import ReplyParser
     from .._context.branch import Branch
     from .._types.results import Generation
     from .steering import HeldTo
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
 Written = Callable[[ParsedCall, bool], None]
 
 _LOOKED_AT = 64  # so often a message is read that nobody listens to, for text that repeats itself
-_PREFIX = 64  # tokens before the message, in which a template may have begun it, with `<think>` say
 
 
 class Reply:
@@ -50,8 +47,6 @@ class Reply:
         self._to = held
         self._chat = handle_of(branch).core.chat
         self._repetition = Repetition()
-        self._bytes = self._chat.token_bytes
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._unheard = False  # the reader has not got what it was told last
 
     async def read(self, written: Written) -> None:
@@ -62,7 +57,7 @@ class Reply:
         """
         turn, before, read, told, calls = self._turn, len(self._held), 0, 0, None
         turn.text = ""
-        prefix = self._begun()
+        prefix = self._chat.begun_in(handle_of(self._held).state.tokens)
         parser = self._parser(prefix)
         stream = self._stream(prefix)
         most = 1 if turn.desk.heard else None
@@ -70,7 +65,7 @@ class Reply:
             async with stream as tokens:
                 while batch := await tokens.batch(most):
                     read += len(batch)
-                    deltas = list(parser.feed(self._text(token.id for token in batch)))
+                    deltas = parser.feed_ids(token.id for token in batch)
                     try:
                         await self._tell(deltas, written, whole=False)
                     except BaseException:
@@ -86,7 +81,7 @@ class Reply:
             calls = end.calls
         except BaseException:
             with suppress(FormatError):
-                rest = parser.feed(self._text(handle_of(self._held).state.tokens[before + read :]))
+                rest = parser.feed_ids(handle_of(self._held).state.tokens[before + read :])
                 turn.text += _text_of(rest)
             raise
         finally:
@@ -106,10 +101,9 @@ class Reply:
     async def _end_behind(self, calls: int, stream: TokenStream[Any], prefix: str, start: int) -> None:
         """The message ends behind so many calls, whatever was made after them."""
         parser = self._parser(prefix)
-        self._decoder.reset()
         tokens, count = handle_of(self._held).state.tokens[start:], 0
         while calls and count < len(tokens):
-            deltas = parser.feed(self._text(tokens[count : count + 1]))
+            deltas = parser.feed_ids(tokens[count : count + 1])
             calls -= sum(isinstance(delta, CallClosed) for delta in deltas)
             count += 1
         self.message = parser.finish()
@@ -119,15 +113,10 @@ class Reply:
         self._turn.text = self.message.content
         await self._held.rollback(start + count)
 
-    def _parser(self, prefix: str) -> MessageParser:
+    def _parser(self, prefix: str) -> ReplyParser:
         """Reads it. Where no call may be made, what looks like one is text."""
         called = () if self._to.choice == "none" else self._turn.definitions
-        return self._chat.format.parser(prefix=prefix, tools=called)
-
-    def _begun(self) -> str:
-        """What the template wrote of the message."""
-        written = self._spelled(handle_of(self._held).state.tokens[-_PREFIX:]).decode("utf-8", "replace")
-        return self._chat.format.template.begun_in(written)
+        return self._chat.reply_parser(prefix, called)
 
     def _stream(self, prefix: str) -> TokenStream[Any]:
         """Its tokens. Where somebody listens each comes at once, and those that were read are kept; else they come with
@@ -170,14 +159,6 @@ class Reply:
         except BaseException:
             self._unheard = self._turn.desk.unheard(delta)
             raise
-
-    def _text(self, tokens: Iterable[int]) -> str:
-        return self._decoder.decode(self._spelled(tokens))
-
-    def _spelled(self, tokens: Iterable[int]) -> bytes:
-        """The text of tokens as a parser reads it: special ones are part of it."""
-        table, size = self._bytes, len(self._bytes)
-        return b"".join([table[i] for i in tokens if 0 <= i < size])
 
     def _check_whole(self) -> None:
         """A message that was cut short is no message: its last call may be half a call."""

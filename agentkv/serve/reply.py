@@ -130,9 +130,9 @@ class _ReplyWriter:
         self._reasons = form.thought
         self._held = asked.held(form, self._prefix)
         called = () if asked.choice == "none" else asked.tools  # else what looks like a call is text
-        self._parser = form.parser(prefix=self._prefix, tools=called)
-        self._said = _text_of(TextDelta, self._parser.deltas_of_prefix)
-        self._thought = _text_of(ReasoningDelta, self._parser.deltas_of_prefix)
+        self._parser = home.chat.reply_parser(self._prefix, called)
+        self._said = _text_of(TextDelta, self._parser.of_prefix)
+        self._thought = _text_of(ReasoningDelta, self._parser.of_prefix)
         self._told: list[ReplyChunk] = []
         self._unsaid: list[TokenLogprob] = []  # tokens whose text the parser holds back
 

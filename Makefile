@@ -32,7 +32,8 @@ pytest: $(DONE)/test-deps $(DONE)/install ## Runs the Python tests
 	@$(PY) -m pytest -q -n $(JOBS) --dist loadfile
 
 # The tests that open_context and open_desk open a Context for.
-OVER := $(shell grep -lE 'open_context|open_desk' tests/agentkv/test_*.py tests/agentkv/agents/test_*.py tests/agentkv/patterns/test_*.py)
+OVERS := agents aio chat context engine patterns spec storage types
+OVER := $(shell grep -lE 'open_context|open_desk' $(OVERS:%=tests/agentkv/%/test_*.py))
 
 test-remote: $(DONE)/test-deps $(DONE)/install ## Runs the tests of verbs, agents and patterns over `agentkv serve`
 	@echo "==> Running the tests of the SDK over agentkv serve"

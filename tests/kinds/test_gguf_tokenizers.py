@@ -33,7 +33,7 @@ from agentkv_runtime.text.tokenizer import Tokenizer
 from gguf import GGMLQuantizationType
 
 import agentkv as kv
-from tests.agentkv.test_continuation import Log
+from tests.agentkv.chat.test_continuation import Log
 from tests.kinds.gguf_vocabularies import (
     BYTE,
     CONTROL,

@@ -12,7 +12,7 @@ import agentkv as kv
 from agentkv.output._thinking import HAND_OVER
 
 from ...runtime.chat_styles import THINKING
-from ..test_thinking import nano_with
+from ..context.test_thinking import nano_with
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,7 @@ import pytest
 
 import agentkv as kv
 
-from ..test_thinking import ASKED, CHAT, DRAWN, nano_with
+from ..context.test_thinking import ASKED, CHAT, DRAWN, nano_with
 from .over_server import over_agentkv
 
 pytestmark = pytest.mark.anyio

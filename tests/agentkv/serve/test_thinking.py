@@ -17,7 +17,7 @@ from agentkv.serve import Settings
 from agentkv.serve.reasoning import EFFORTS, reasoning_of
 
 from ...runtime.chat_styles import THINKING
-from ..test_thinking import nano_with
+from ..context.test_thinking import nano_with
 from .conftest import SETTINGS, Served, serving_of
 
 pytestmark = pytest.mark.anyio

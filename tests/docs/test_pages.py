@@ -13,7 +13,7 @@ from tests.docs.reader import ROOT, Reader
 from tests.export_cache import ExportCache
 
 EXAMPLES = ROOT / "examples"
-WITHOUT_CODE = {"reference", "internals", "decisions", "models.md", "performance.md"}
+WITHOUT_CODE = {"reference", "internals", "decisions", "models.md", "features.md", "limits.md", "performance.md"}
 PAGES = [page for page in pages() if page.relative_to(DOCS).parts[0] not in WITHOUT_CODE]
 
 

@@ -56,3 +56,11 @@ async def test_what_a_page_shows_is_so(page: Path, folder: Path, export_cache: E
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_page_has_code_that_runs(page: Path) -> None:
     assert any(runs(block) for block in blocks_of(page))
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if page.parent.name != "reference"], ids=name)
+def test_every_page_begins_with_words(page: Path) -> None:
+    """What it is for, before any code, table or heading."""
+    title, first, *_ = page.read_text(encoding="utf-8").split("\n\n")
+    assert title.startswith("# ")
+    assert not first.startswith(("```", "#", "|", "!", "- ", "<")), first

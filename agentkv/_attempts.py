@@ -54,7 +54,7 @@ def _forgetting(generation: Generation[Any], branch: Branch) -> Callable[[StepEn
     number, end, length = branch.id, branch._handle.state.end, generation.usage.prompt_tokens
 
     def forget(engine: StepEngine) -> None:
-        if engine.end(number) != end:
+        if engine.tip(number) != end:
             raise Moved
         engine.rollback(number, length)
 

@@ -19,6 +19,7 @@ from ._closing import Closing
 from ._commands import Job, check_finished
 from ._errors import InvalidInput
 from ._extending import Extended, extend_by, open_turn
+from ._generate_options import MOST_TOKENS, GenerateOptions, Thinking
 from ._generation import Choice, Generation
 from ._handle import BranchHandle
 from ._inputs import Prompt, checked_count, checked_name, checked_path
@@ -27,13 +28,12 @@ from ._message import Message
 from ._offloading import Aside, InFile, InMemory  # here: a verb may find no file to be opened any more
 from ._overflow import Overflow, checked_overflow, with_room
 from ._record import BranchRecord
-from ._request import MOST_TOKENS, GenerationRequest
+from ._request import GenerationRequest
 from ._saving import Progress, Saved
 from ._shown import shown
 from ._speculation import INHERIT, Inherit, Speculative
 from ._storing import save_branches
 from ._stream import DEFAULT_BUFFER, Keep, TokenStream
-from ._thinking import Thinking
 
 if TYPE_CHECKING:
     from ._commands import Worker
@@ -288,18 +288,16 @@ class Branch:
         """
         self._handle.check_started("generate")
         retries = checked_count(output_retries, "output_retries", 0)
-        request = GenerationRequest.checked(
-            self.id,
+        options = GenerateOptions.checked(
             max_tokens=max_tokens,
             stop=stop,
             sampling=sampling,
             speculative=speculative,
             top_logprobs=top_logprobs,
             thinking=thinking,
-            output=output,
-            home=self._handle.core,
-            wait_for_room=self._handle.makes_room,
         )
+        handle = self._handle
+        request = GenerationRequest.checked(handle.id, handle.core, options, output, wait_for_room=handle.makes_room)
         await request.prepare()
         await open_turn(self)
         await self._handle.ready("generate")
@@ -335,18 +333,17 @@ class Branch:
         """
         self._handle.check_started("stream")
         limit = checked_count(buffer, "buffer", 1, MOST_TOKENS)
-        request = GenerationRequest.checked(
-            self.id,
+        options = GenerateOptions.checked(
             max_tokens=max_tokens,
             stop=stop,
             sampling=sampling,
             speculative=speculative,
             top_logprobs=top_logprobs,
             thinking=thinking,
-            output=output,
-            home=self._handle.core,
-            wait_for_room=self._handle.makes_room,
-            buffer=limit,
+        )
+        handle = self._handle
+        request = GenerationRequest.checked(
+            handle.id, handle.core, options, output, wait_for_room=handle.makes_room, buffer=limit
         )
         return TokenStream(self, request, limit, keep)
 

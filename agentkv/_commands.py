@@ -72,7 +72,7 @@ class Awaited(Command, Generic[T]):
             self._error = error
             self.settled.set()
 
-    def take_back(self, worker: Worker) -> None:
+    def revoke(self, worker: Worker) -> None:
         """On the thread, after `apply`: nobody receives the result. Ends what runs, undoes what was done."""
 
     @property
@@ -111,7 +111,7 @@ class Verb(Awaited[T]):
             worker.report(partial(self._told, result))
         worker.report(partial(self.succeed, result))
 
-    def take_back(self, worker: Worker) -> None:
+    def revoke(self, worker: Worker) -> None:
         for result in self._done:
             if self._undo is not None:
                 self._undo(worker, result)
@@ -190,7 +190,7 @@ class Job(Awaited[T]):
             self._undo(worker)
         worker.report(partial(self._settle, finished))
 
-    def take_back(self, worker: Worker) -> None:
+    def revoke(self, worker: Worker) -> None:
         if self.id is None:
             return  # it never began
         if self.id in worker.jobs:
@@ -198,7 +198,7 @@ class Job(Awaited[T]):
         elif self._undo is not None:
             self._undo(worker)
         else:
-            worker.engine.take_back(self.id)
+            worker.engine.undo(self.id)
 
     def _settle(self, finished: Finished) -> None:
         if self.settled.is_set():
@@ -221,7 +221,7 @@ class Cancel(Awaited[None]):
         self._command = command
 
     def apply(self, worker: Worker) -> None:
-        self._command.take_back(worker)
+        self._command.revoke(worker)
         worker.report(partial(self.succeed, None))
 
 
@@ -269,7 +269,7 @@ class LetGo(Command):
         self._hold = hold
 
     def apply(self, worker: Worker) -> None:
-        worker.engine.release(self._hold)
+        worker.engine.unpin(self._hold)
 
 
 def check_finished(finished: Finished) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from agentkv_runtime.errors import TemplateTimeout
 
 from ._conversation import Conversation, Entry
@@ -20,6 +19,7 @@ from ._errors import InvalidInput
 from ._message import calls_before
 from ._pieces import Pieces, find_elsewhere, find_generated
 from ._roles import GIVES_INSTRUCTIONS
+from ._tokens import common_prefix
 
 if TYPE_CHECKING:
     from agentkv_runtime.added_tokens import ControlledText
@@ -266,10 +266,3 @@ class Continuing:
 def asks_for_reply(messages: Sequence[Mapping[str, Any]]) -> bool:
     """Is it the assistant's turn after these messages?"""
     return bool(messages) and messages[-1]["role"] not in (*GIVES_INSTRUCTIONS, "assistant")
-
-
-def common_prefix(one: array[int], other: array[int]) -> int:
-    """How many tokens two logs begin with in common."""
-    least = min(len(one), len(other))
-    differ = np.flatnonzero(np.frombuffer(one, np.int32)[:least] != np.frombuffer(other, np.int32)[:least])
-    return int(differ[0]) if differ.size else least

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from agentkv_runtime.engine import Engine, GenerateOptions, Hold, Stats, StoredBranch
+    from agentkv_runtime.engine import Engine, GenerateOptions, Pin, Stats, StoredBranch
 
     from ._saved_conversations import SavedConversations
     from ._stats import Snapshot
@@ -24,7 +24,7 @@ SPARE_SEQUENCES = 16  # for what is saved, loaded or set aside at one time, besi
 class LogChange(Protocol):
     """How a branch's tokens differ from those told last: the first `kept` stay, then come `appended` (int32 bytes).
 
-    `epoch` is that of the last token, as `StepEngine.end` says.
+    `epoch` is that of the last token, as `StepEngine.tip` says.
     """
 
     @property
@@ -100,8 +100,8 @@ class Finished(Protocol):
 class StepReport(Protocol):
     """One step: what it merged, the tokens that it emitted and the jobs that ended, each job after its tokens.
 
-    `full` are generations that wait for room from now on. `shares` says what each branch had in it: (int64 branch,
-    int32 kind, rows, drafted, accepted), where kind 0 is prefill, 1 decoding, 2 tokens that are fed again.
+    `out_of_room` are generations that wait for room from now on. `shares` says what each branch had in it: (int64
+    branch, int32 kind, rows, drafted, accepted), where kind 0 is prefill, 1 decoding, 2 tokens that are fed again.
     """
 
     @property
@@ -127,7 +127,7 @@ class StepReport(Protocol):
     @property
     def finished(self) -> Sequence[Finished]: ...
     @property
-    def full(self) -> Sequence[int]: ...
+    def out_of_room(self) -> Sequence[int]: ...
 
 
 class StepEngine(Protocol):
@@ -169,7 +169,7 @@ class StepEngine(Protocol):
     def goes_on(self, branch: int, constraint: Any) -> bool:
         """Would a generation under this constraint go on with the output that the branch was asked for last?"""
 
-    def uncache(self, branch: int, length: int) -> None:
+    def drop_cells_from(self, branch: int, length: int) -> None:
         """The cache keeps the first `length` tokens, at most; the next job feeds the others again."""
 
     def length(self, branch: int) -> int:
@@ -178,16 +178,16 @@ class StepEngine(Protocol):
     def n_cached(self, branch: int) -> int:
         """How many of them are in the cache, from the first on; the next job feeds the others."""
 
-    def lacking(self, branch: int) -> int:
+    def n_to_refill(self, branch: int) -> int:
         """How many of them the next job feeds before all else, up to where some of these are forgotten."""
 
-    def owned(self, branch: int, first: int) -> int:
+    def n_exclusive_cells(self, branch: int, first: int) -> int:
         """How many cells are free for it once the branch has no token any more from position `first` on."""
 
-    def go_on(self, job: int, made_room: bool) -> None:
+    def resume(self, job: int, made_room: bool) -> None:
         """Ends the wait of a generation for room; without room it ends."""
 
-    def end(self, branch: int) -> tuple[int, int]:
+    def tip(self, branch: int) -> tuple[int, int]:
         """Which history the branch has: its length, and the epoch of its last token.
 
         Tokens that a branch wrote one after another share an epoch, and no others have it: so the two name a history,
@@ -215,13 +215,13 @@ class StepEngine(Protocol):
     def cancel(self, job: int) -> None:
         """Ends a job; one that has ended is left as it is."""
 
-    def take_back(self, job: int, kept: int = 0) -> bool:
+    def undo(self, job: int, kept: int = 0) -> bool:
         """Ends an extend, or a generation that emits, and undoes it as far as it made more than `kept` tokens.
 
         False where the branch is closed or went on since: what it made stays.
         """
 
-    def taken(self, job: int, tokens: int) -> None:
+    def ack(self, job: int, tokens: int) -> None:
         """The reader of what a generation emits has taken so many more tokens."""
 
     def settle(self) -> StepReport:
@@ -239,35 +239,35 @@ class StepEngine(Protocol):
     def cells_of(self, branches: Sequence[int]) -> int:
         """How many cells these branches have in the cache, those that several have once."""
 
-    def hold(self, branches: Sequence[int]) -> tuple[Hold, Sequence[StoredBranch]]:
-        """Every cell of these branches, once each, and the branches as they are now. The cells stay until `release`."""
+    def pin(self, branches: Sequence[int]) -> tuple[Pin, Sequence[StoredBranch]]:
+        """Every cell of these branches, once each, and the branches as they are now. The cells stay until `unpin`."""
 
-    def hold_unshared(self, branch: int) -> Hold:
+    def pin_unshared(self, branch: int) -> Pin:
         """The cells of an idle branch that nobody else has."""
 
-    def reserve(self, rows: int, align: int = 0) -> Hold:
+    def reserve(self, rows: int, align: int = 0) -> Pin:
         """So many new cells, to be written; with `align`, in a row from a multiple of it on if there are such cells."""
 
-    def held_cells(self, hold: int, first: int, count: int) -> Sequence[int]:
-        """Where rows of a hold lie now."""
+    def pinned_cells(self, pin: int, first: int, count: int) -> Sequence[int]:
+        """Where rows of a pin lie now."""
 
-    def held_lacks(self, hold: int, first: int, count: int) -> npt.NDArray[np.uint8]:
-        """uint8 [count]: of how many groups of layers, from the shortest window on, rows of a hold hold nothing."""
+    def pinned_dropped_groups(self, pin: int, first: int, count: int) -> npt.NDArray[np.uint8]:
+        """uint8 [count]: of how many groups of layers, from the shortest window on, rows of a pin hold nothing."""
 
-    def discard(self, hold: int, first: int, lacks: npt.NDArray[np.uint8]) -> None:
-        """Rows that were written hold nothing in these layers, as held_lacks said it."""
+    def discard(self, pin: int, first: int, lacks: npt.NDArray[np.uint8]) -> None:
+        """Rows that were written hold nothing in these layers, as pinned_dropped_groups said it."""
 
-    def release(self, hold: int) -> None:
-        """Lets cells go that nobody else has; harmless for a hold that was released."""
+    def unpin(self, pin: int) -> None:
+        """Lets cells go that nobody else has; harmless for a pin that was let go of."""
 
-    def restore(self, hold: int | None, stored: Sequence[StoredBranch]) -> list[int]:
-        """New branches over the rows of a hold, or without one where they have no rows; all or none."""
+    def restore(self, pin: int | None, stored: Sequence[StoredBranch]) -> list[int]:
+        """New branches over the rows of a pin, or without one where they have no rows; all or none."""
 
-    def set_aside(self, branch: int, hold: int) -> None:
-        """The branch lets go of what `hold_unshared` gave; no verb but close works on it until it is back."""
+    def offload(self, branch: int, pin: int) -> None:
+        """The branch lets go of what `pin_unshared` gave; no verb but close works on it until it is back."""
 
-    def bring_back(self, branch: int, hold: int) -> None:
-        """What was set aside lies in the rows of this hold now."""
+    def reload(self, branch: int, pin: int) -> None:
+        """What was set aside lies in the rows of this pin now."""
 
     def compact(self, retain: int | None = None) -> int:
         """Moves cells to the front; returns the first one above all that are in use or retained then."""

@@ -6,7 +6,7 @@ Every message says what was asked, which bound it broke and what to do about it.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -185,6 +185,30 @@ PUBLIC: dict[str, tuple[type[AgentKVError], str]] = {
     "TooManyBranches": (TooManyBranches, ""),
     "UnknownSequence": (BranchClosed, "use a live branch"),
 }
+
+
+WIRE_CODES: Mapping[str, type[AgentKVError]] = {
+    "branch_busy": BranchBusy,
+    "branch_closed": BranchClosed,
+    "branch_exists": BranchExists,
+    "branch_not_found": BranchNotFound,
+    "context_full": ContextFull,
+    "context_length_exceeded": PositionsExhausted,
+    "invalid_rollback": InvalidRollback,
+    "other_model": RemoteError,
+    "out_of_memory": OutOfMemory,
+    "output_incomplete": OutputIncomplete,
+    "output_invalid": OutputInvalid,
+    "step_failed": StepFailed,
+    "stopping": ContextClosed,
+    "too_many_branches": TooManyBranches,
+}
+"""Codes by which a server names errors to its clients, and the errors that these raise."""
+
+
+def wire_code(kind: type[Exception]) -> str | None:
+    """The code of a class of errors; None for one that has none."""
+    return next((code for code, named in WIRE_CODES.items() if named is kind), None)
 
 
 def from_native(error: BaseException) -> BaseException:

@@ -122,7 +122,7 @@ class Extending:
         return Extended(made.kept, len(made.added), length - made.kept)
 
     def _check(self, engine: StepEngine) -> None:
-        if engine.end(self._branch) != self._before:
+        if engine.tip(self._branch) != self._before:
             raise Moved
 
     async def _rewrite(self, conversation: Conversation) -> None:
@@ -150,12 +150,12 @@ class Extending:
             except Exception:
                 engine.close(before)
                 raise
-            rewritten.append(engine.end(self._branch))
+            rewritten.append(engine.tip(self._branch))
             return before
 
         def undo(worker: Worker, before: int) -> None:
             try:  # the branch may be closed, or busy: then it went on, and stays
-                if worker.engine.end(self._branch) == rewritten[0]:
+                if worker.engine.tip(self._branch) == rewritten[0]:
                     worker.engine.adopt(self._branch, before)
                     worker.report(partial(self._history.converse, held))
             finally:

@@ -88,13 +88,13 @@ class StreamJob(Job[T]):
         if self._urgent is None:
             worker.report(self.started.set)
 
-    def take_back(self, worker: Worker) -> None:
+    def revoke(self, worker: Worker) -> None:
         if self.id is None:
             return  # it never began
         if self.kept is None:
             worker.engine.cancel(self.id)
         else:
-            self.cut = worker.engine.take_back(self.id, self.kept)
+            self.cut = worker.engine.undo(self.id, self.kept)
 
     def succeed(self, result: T) -> None:
         super().succeed(result)
@@ -117,7 +117,7 @@ class Taken(Command):
 
     def apply(self, worker: Worker) -> None:
         if self._job.id is not None:
-            worker.engine.taken(self._job.id, self._count)
+            worker.engine.ack(self._job.id, self._count)
 
 
 class GoOn(Command):
@@ -131,4 +131,4 @@ class GoOn(Command):
 
     def apply(self, worker: Worker) -> None:
         if self._job.id is not None:
-            worker.engine.go_on(self._job.id, self._made_room)
+            worker.engine.resume(self._job.id, self._made_room)

@@ -100,7 +100,7 @@ class BranchHandle:
     async def reload(self) -> None:
         """Brings back what was offloaded. Awaits nothing else."""
         while self.state.aside is not None:
-            await self.state.aside.bring_back()
+            await self.state.aside.reload()
             self.check_open()
 
     async def call(

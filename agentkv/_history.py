@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Reloadable(Protocol):
     """Cells of a branch that wait outside of the cache."""
 
-    async def bring_back(self) -> None:
+    async def reload(self) -> None:
         """Brings them back, with the same bits."""
 
 

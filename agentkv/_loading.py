@@ -22,7 +22,7 @@ from ._snapshot_file import SnapshotFile
 from ._states import write_states
 
 if TYPE_CHECKING:
-    from agentkv_runtime.engine import Hold, StoredBranch
+    from agentkv_runtime.engine import Pin, StoredBranch
 
     from ._engine import StepEngine
 
@@ -109,7 +109,7 @@ class Loading:
         kept = await self._loop.run(CellCall(lambda _, cells: cell_arrays(cells.state_arrays)))
         states = await in_thread(self._loop, partial(file.states, kept))
         reserve = Call(
-            lambda engine: engine.reserve(file.rows, align), lambda worker, hold: worker.engine.release(hold.id)
+            lambda engine: engine.reserve(file.rows, align), lambda worker, hold: worker.engine.unpin(hold.id)
         )
         try:
             async with CellHold(self._loop, reserve) as hold:
@@ -126,7 +126,7 @@ class Loading:
         except InvalidInput as error:  # what the file says cannot be
             raise file.damaged(str(error)) from error
 
-    async def _copy(self, file: SnapshotFile, hold: Hold, arrays: list[CellArray]) -> None:
+    async def _copy(self, file: SnapshotFile, hold: Pin, arrays: list[CellArray]) -> None:
         step = max(1, SLICE_BYTES // arrays[-1].end)
         for first in range(0, file.rows, step):
             rows = await in_thread(self._loop, partial(file.next_cells, min(step, file.rows - first), arrays))
@@ -134,14 +134,14 @@ class Loading:
             await self._loop.run(CellCall(partial(write_rows, hold.id, first, rows, lacks)))
             self._progress(file.nbytes * (first + len(rows)) // file.rows, file.nbytes)
 
-    async def _entered(self, file: SnapshotFile, hold: Hold, stored: list[StoredBranch], mapped: int) -> Restored:
+    async def _entered(self, file: SnapshotFile, hold: Pin, stored: list[StoredBranch], mapped: int) -> Restored:
         def undo(worker: Any, ids: list[int]) -> None:
             for branch in ids:
                 worker.close(branch)
 
         def restore(engine: StepEngine) -> list[int]:
             ids = engine.restore(hold.id, stored)
-            engine.release(hold.id)  # the cells are the branches' alone by the time that anybody counts them
+            engine.unpin(hold.id)  # the cells are the branches' alone by the time that anybody counts them
             return ids
 
         def told(ids: list[int]) -> None:

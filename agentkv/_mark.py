@@ -20,4 +20,4 @@ class Mark:
     branch_id: int
     length: int
     _owner: object = field(repr=False)  # tells branches of different Contexts apart
-    _epoch: int = field(repr=False)  # of the token before it: see `StepEngine.end`
+    _epoch: int = field(repr=False)  # of the token before it: see `StepEngine.tip`

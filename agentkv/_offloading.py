@@ -23,7 +23,7 @@ from ._snapshot import CellArray, cell_arrays
 from ._states import States, read_states, states_of, write_states
 
 if TYPE_CHECKING:
-    from agentkv_runtime.engine import Hold
+    from agentkv_runtime.engine import Pin
     from agentkv_runtime.tensor_file import Bytes
 
     from ._commands import Worker
@@ -99,7 +99,7 @@ class InFile:
 class Aside:
     """What one branch has outside of the cache, from the begin of its offloading to the end of its return.
 
-    Verbs wait for it (`bring_back`) before they begin.
+    Verbs wait for it (`reload`) before they begin.
     """
 
     def __init__(self, loop: StepLoop, branch: int, history: History, open_store: Callable[[], Store]) -> None:
@@ -118,13 +118,15 @@ class Aside:
     async def offload(self) -> int:
         """Returns how many cells were freed. Raises BranchBusy, SnapshotError; the branch is then as it was."""
         self._history.aside = self
-        take = Call(lambda engine: engine.hold_unshared(self._branch), self._release)
+        take = Call(lambda engine: engine.pin_unshared(self._branch), self._release)
         try:
             async with self._lock, CellHold(self._loop, take) as hold:
                 if hold.rows:
                     await self._put(hold)
-                    await self._loop.run(Call(partial(self._set_aside, hold.id), self._undo, lambda _: self._gone()))
-                    await self._loop.call(lambda engine: engine.release(hold.id))
+                    await self._loop.run(
+                        Call(partial(self._offload_cells, hold.id), self._undo, lambda _: self._gone())
+                    )
+                    await self._loop.call(lambda engine: engine.unpin(hold.id))
                 return hold.rows
         except OSError as error:
             raise self._failed("written", error) from error
@@ -132,7 +134,7 @@ class Aside:
             if not self._away:
                 self._over()
 
-    async def bring_back(self) -> None:
+    async def reload(self) -> None:
         """Raises ContextFull, SnapshotError; the branch then waits on."""
         async with self._lock:
             await self._loop.call(lambda _: None)  # what was torn down may have been done all the same
@@ -146,9 +148,9 @@ class Aside:
                     await self._get(store, hold)
                 except OSError as error:
                     raise self._failed("read", error) from error
-                await self._loop.run(Call(partial(self._bring_back, hold.id), told=lambda _: self._back()))
+                await self._loop.run(Call(partial(self._reload_cells, hold.id), told=lambda _: self._back()))
 
-    async def _get(self, store: Store, hold: Hold) -> None:
+    async def _get(self, store: Store, hold: Pin) -> None:
         for index, first in enumerate(range(0, len(self._lacks), self._step)):
             lacks = self._lacks[first : first + self._step]
             rows = unpacked(await in_thread(self._loop, partial(store.get, index)), self._arrays, lacks)
@@ -157,9 +159,9 @@ class Aside:
             states = await in_thread(self._loop, partial(store.get, index))
             await self._loop.run(CellCall(partial(write_states, hold.id, some, states)))
 
-    async def _put(self, hold: Hold) -> None:
+    async def _put(self, hold: Pin) -> None:
         self._arrays = await self._loop.run(CellCall(lambda _, cells: cell_arrays(cells.cell_arrays)))
-        self._lacks = await self._loop.run(Call(lambda engine: engine.held_lacks(hold.id, 0, hold.rows)))
+        self._lacks = await self._loop.run(Call(lambda engine: engine.pinned_dropped_groups(hold.id, 0, hold.rows)))
         self._step = max(1, SLICE_BYTES // self._arrays[-1].end)
         self._store = store = await in_thread(self._loop, self._open_store)
         for first in range(0, hold.rows, self._step):
@@ -171,17 +173,17 @@ class Aside:
             states = await self._loop.run(CellCall(partial(read_states, hold.id, some)))
             await in_thread(self._loop, partial(store.put, states))
 
-    def _set_aside(self, hold: int, engine: StepEngine) -> int:
-        engine.set_aside(self._branch, hold)
+    def _offload_cells(self, hold: int, engine: StepEngine) -> int:
+        engine.offload(self._branch, hold)
         return hold
 
     def _undo(self, worker: Worker, hold: int) -> None:
-        worker.engine.bring_back(self._branch, hold)
+        worker.engine.reload(self._branch, hold)
         worker.report(self._back)
 
-    def _bring_back(self, hold: int, engine: StepEngine) -> None:
-        engine.bring_back(self._branch, hold)
-        engine.release(hold)
+    def _reload_cells(self, hold: int, engine: StepEngine) -> None:
+        engine.reload(self._branch, hold)
+        engine.unpin(hold)
 
     def _gone(self) -> None:
         self._away = True
@@ -203,5 +205,5 @@ class Aside:
         )
 
     @staticmethod
-    def _release(worker: Worker, hold: Hold) -> None:
-        worker.engine.release(hold.id)
+    def _release(worker: Worker, hold: Pin) -> None:
+        worker.engine.unpin(hold.id)

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from ._continuation import common_prefix
 from ._errors import ContextFull, InvalidInput, PositionsExhausted
 from ._generation_jobs import GenerationJob, GoOn
 from ._hold import acting_hold
 from ._inputs import ChatMessage, checked_count, checked_ids, truth_of
 from ._log import log
 from ._shown import shown
+from ._tokens import common_prefix
 
 if TYPE_CHECKING:
     from ._branch import Branch
@@ -136,7 +136,7 @@ class Room:
             before = engine.copy(branch.id) if keeps else None
             try:
                 if before is not None:
-                    engine.uncache(before, first)
+                    engine.drop_cells_from(before, first)
                 engine.replace(branch.id, first, last, tokens)
             except Exception:
                 if before is not None:
@@ -182,7 +182,7 @@ class Room:
         """
         self._check()
         kept = checked_count(length, "length", 0, self.length)
-        await self._loop.call(lambda engine: engine.uncache(self.branch.id, kept))
+        await self._loop.call(lambda engine: engine.drop_cells_from(self.branch.id, kept))
         await self._refresh()
 
     def _check(self) -> None:
@@ -221,9 +221,9 @@ async def _state_of(branch: Branch, first: int = 0) -> _State:
         return _State(
             length=engine.length(branch.id),
             cached=cached,
-            lacking=engine.lacking(branch.id),
+            lacking=engine.n_to_refill(branch.id),
             free=stats.capacity - used,
-            owned=engine.owned(branch.id, first),
+            owned=engine.n_exclusive_cells(branch.id, first),
             replaceable=engine.replaceable(branch.id),
             forgotten=tuple(engine.forgotten(branch.id)),
         )

@@ -63,7 +63,7 @@ class PromptJob(Job[None]):
         engine.close(branch)
         branch, kept = self._source
         engine.rollback(branch, kept, keep_forgotten=True)
-        cached = kept if engine.lacking(branch) <= 1 else engine.n_cached(branch)
+        cached = kept if engine.n_to_refill(branch) <= 1 else engine.n_cached(branch)
         job = engine.extend(branch, self._tokens[kept:])
         self.branch, self.reused = branch, cached
         return job

@@ -28,7 +28,7 @@ async def publish(branch: Branch, name: str) -> None:
         marks = {mark: place.length for mark, place in history.marks.items()}
 
         def start(engine: PublishingEngine, end: Any = end, saved: Any = saved, marks: Any = marks) -> int:
-            if engine.end(branch.id) != end:
+            if engine.tip(branch.id) != end:
                 raise Moved
             return engine.publish(branch.id, name, saved, marks)
 
@@ -64,8 +64,8 @@ async def snapshot_of(branch: Branch) -> PublishedBranch:
     told: list[Any] = []
 
     def take(engine: StepEngine) -> StoredBranch:
-        hold, (image,) = engine.hold([branch.id])
-        engine.release(hold.id)
+        hold, (image,) = engine.pin([branch.id])
+        engine.unpin(hold.id)
         return image
 
     def tell(image: StoredBranch) -> None:
@@ -96,7 +96,7 @@ async def branch_of(source: Branch, published: PublishedBranch, overflow: Overfl
     def restore(engine: StepEngine) -> list[int]:
         from agentkv_runtime.engine import StoredBranch
 
-        hold, (image,) = engine.hold([source.id])
+        hold, (image,) = engine.pin([source.id])
         try:
             stored = StoredBranch(
                 image.tokens,
@@ -108,7 +108,7 @@ async def branch_of(source: Branch, published: PublishedBranch, overflow: Overfl
             )
             return engine.restore(hold.id, [stored])
         finally:
-            engine.release(hold.id)
+            engine.unpin(hold.id)
 
     def undo(worker: Any, made: list[int]) -> None:
         worker.close(made[0])

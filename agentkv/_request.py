@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 from anyio import to_thread
 
 from ._commands import check_finished
+from ._generate_options import GenerateOptions
 from ._generation import FinishReason, Generation, TopLogprob, Usage
-from ._inputs import checked_count, checked_sampling, checked_stop
-from ._sampling import Sampling
-from ._speculation import Inherit, Speculative
 from ._spelling import text_of_generation
-from ._thinking import Thinking, checked_thinking, thought_in, thought_of
+from ._thinking import check_thinking, thought_in, thought_of
 from .output._asked import Asked, asked
 from .output._thought import Thought
 
@@ -23,9 +21,7 @@ if TYPE_CHECKING:
     from ._engine import Finished, StepEngine
     from ._history import History
     from ._home import Home
-
-MOST_TOKENS = 2**31 - 1
-MOST_TOP_LOGPROBS = 20
+    from ._speculation import Speculative
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +29,14 @@ class GenerationRequest:
     """A generation on one branch."""
 
     branch: int
-    max_tokens: int
-    stop: list[str]
-    sampling: Sampling
-    seed: int | None
+    home: Home
+    options: GenerateOptions
     strategy: Speculative | None
     output: Asked[Any]
-    top_logprobs: int
-    home: Home
     buffer: int | None
     wait_for_room: bool
     made: int
     output_made: int
-    thinking: Thinking = None
     begun: bytes = b""
     thought: Thought | None = None
 
@@ -53,49 +44,34 @@ class GenerationRequest:
     def checked(
         cls,
         branch: int,
-        *,
-        max_tokens: int,
-        stop: str | Sequence[str] | None,
-        sampling: Sampling | None,
-        speculative: Speculative | Inherit | None,
-        output: object,
-        top_logprobs: int,
         home: Home,
+        options: GenerateOptions,
+        output: object,
+        *,
         wait_for_room: bool,
         buffer: int | None = None,
         made: int = 0,
         output_made: int = 0,
-        thinking: Thinking = None,
     ) -> GenerationRequest:
-        """Raises InvalidInput for anything out of range; draws the seed where one is needed.
+        """Raises InvalidInput for an output that there is not, or that goes with none of the options.
 
         With a `buffer` tokens are handed out as they come, at most so many ahead of the reader. `wait_for_room`: where
         there is none, whoever awaits the job has some made. `made`, `output_made`: so many tokens at the end of the
         branch are of this generation already, as penalties count them, and of its output.
         """
-        strategy = home.model.speculation.resolve(speculative)
-        limit = checked_count(max_tokens, "max_tokens", 1, MOST_TOKENS)
-        stops = checked_stop(stop)
-        sampling = checked_sampling(sampling)
-        likely = checked_count(top_logprobs, "top_logprobs", 0, MOST_TOP_LOGPROBS)
-        seed = sampling.drawn_seed()
+        strategy = home.model.speculation.resolve(options.speculative)
         wanted = asked(output)
-        how = (branch, limit, stops, sampling, seed, strategy, wanted, likely)
-        thinks = checked_thinking(thinking, wanted.constraint)
-        return cls(*how, home, buffer, wait_for_room, made, output_made, thinks)
+        check_thinking(options.thinking, wanted.constraint)
+        return cls(branch, home, options, strategy, wanted, buffer, wait_for_room, made, output_made)
 
     def again(self, attempt: int) -> GenerationRequest:
-        """The same request with other draws. Greedy would say the same, so it draws by the model's own distribution.
-
-        Which draws follows from the attempt: what repeats the first generation repeats the others as well.
-        """
-        sampling = self.sampling.model_copy(update={"temperature": 1.0}) if self.sampling.greedy else self.sampling
-        return replace(self, sampling=sampling, seed=((self.seed or 0) + attempt) % 2**63)
+        """The same request with other draws."""
+        return replace(self, options=self.options.for_attempt(attempt))
 
     def after(self, history: History) -> GenerationRequest:
         """The same request behind these tokens: what they begin of a character, it has in its text, and what they begin
         of a thought is in its budget's sight."""
-        thought = thought_of(self.home, history, self.thinking, self.output.constraint)
+        thought = thought_of(self.home, history, self.options.thinking, self.output.constraint)
         return replace(self, begun=self.home.chat.spelling.begun(history.log), thought=thought)
 
     async def prepare(self) -> None:
@@ -107,16 +83,16 @@ class GenerationRequest:
     def start(self, engine: StepEngine) -> int:
         """Hands it to the engine, on the engine's thread; returns the job."""
         options = self.home.model.generate_options(
-            max_tokens=self.max_tokens,
-            stop=self.stop,
-            sampling=self.sampling,
-            seed=self.seed or 0,
+            max_tokens=self.options.max_tokens,
+            stop=list(self.options.stop),
+            sampling=self.options.sampling,
+            seed=self.options.seed or 0,
             emit=self.buffer is not None,
             emit_ahead=self.buffer or 0,
             wait_for_room=self.wait_for_room,
             drafter=self.home.model.speculation.drafter(self.strategy),
             constraint=self.home.grammars.of_generation(engine, self.branch, self.thought or self.output.constraint),
-            top_logprobs=self.top_logprobs,
+            top_logprobs=self.options.top_logprobs,
             made=self.made,
             output_made=self.output_made,
         )
@@ -153,7 +129,7 @@ class GenerationRequest:
             logprobs=finished.logprobs[:kept],
             finish_reason=reason,
             usage=Usage(max(finished.prompt_tokens, 0), kept),  # more may have left from before it than there was
-            seed=self.seed,
+            seed=self.options.seed,
             top_logprobs=[self.likely(top) for top in finished.top_logprobs[:kept]],
             seconds=finished.seconds,
             first_token_seconds=finished.first_token_seconds,

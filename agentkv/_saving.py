@@ -115,7 +115,7 @@ class Saving:
         try:
             async with CellHold(self._loop, CellCall(self._take, _let_go, self._told)) as taken:
                 saved = await self._write(taken)
-                await self._loop.call(lambda engine: engine.release(taken.id))
+                await self._loop.call(lambda engine: engine.unpin(taken.id))
                 return saved
         except GeneratorExit:  # the coroutine is torn down: nothing can be awaited any more
             self._give_up()
@@ -129,8 +129,8 @@ class Saving:
 
     def _take(self, engine: StepEngine, cells: CellStore) -> Taken:
         arrays = cell_arrays(cells.cell_arrays)
-        hold, images = engine.hold(self._ids)
-        lacks = engine.held_lacks(hold.id, 0, hold.rows)
+        hold, images = engine.pin(self._ids)
+        lacks = engine.pinned_dropped_groups(hold.id, 0, hold.rows)
         states = states_of(hold.id, hold.rows, engine, cells)
         if self._shareable:
             return Taken(hold.id, hold.rows, images, lanes_of(arrays), Lanes(hold.rows, PAGE), lacks, states)
@@ -187,15 +187,15 @@ class Saving:
 
 def read_rows(hold: int, first: int, count: int, engine: StepEngine, cells: CellStore) -> Bytes:
     """Rows of a hold, uint8 [count, bytes of a cell]."""
-    return cells.read_cells(engine.held_cells(hold, first, count))
+    return cells.read_cells(engine.pinned_cells(hold, first, count))
 
 
 def write_rows(hold: int, first: int, rows: Bytes, lacks: Lacks, engine: StepEngine, cells: CellStore) -> None:
     """Writes rows of a hold, but for what they lack."""
-    cells.write_cells(engine.held_cells(hold, first, len(rows)), rows)
+    cells.write_cells(engine.pinned_cells(hold, first, len(rows)), rows)
     if lacks.any():
         engine.discard(hold, first, lacks)
 
 
 def _let_go(worker: Any, taken: Taken) -> None:
-    worker.engine.release(taken.id)
+    worker.engine.unpin(taken.id)

@@ -33,7 +33,7 @@ async def map_rows(
     offsets = file.offsets(lanes)
 
     def into_cells(engine: StepEngine, store: CellStore) -> int | None:
-        cells = engine.held_cells(hold, 0, file.rows)
+        cells = engine.pinned_cells(hold, 0, file.rows)
         if not cells or list(cells) != list(range(cells[0], cells[0] + len(cells))):
             return None
         mapped = store.map_cells(cells[0], len(cells), file.fileno(), offsets)

@@ -44,12 +44,12 @@ class States(NamedTuple):
 def states_of(hold: int, count: int, engine: StepEngine, cells: CellStore) -> States:
     """Those of a hold of so many rows."""
     arrays = cell_arrays(cells.state_arrays)
-    rows = cells.with_states(engine.held_cells(hold, 0, count)) if arrays else []
+    rows = cells.with_states(engine.pinned_cells(hold, 0, count)) if arrays else []
     return States(arrays, np.asarray(rows, np.int32))
 
 
 def _cells_of(hold: int, rows: Rows, engine: StepEngine) -> list[int]:
-    return [engine.held_cells(hold, int(row), 1)[0] for row in rows]
+    return [engine.pinned_cells(hold, int(row), 1)[0] for row in rows]
 
 
 def read_states(hold: int, rows: Rows, engine: StepEngine, cells: CellStore) -> Bytes:

@@ -201,7 +201,7 @@ class TokenStream(Generic[Out_co]):
         while items and not self._left:
             item = items.pop(0)
             text = self._decoder.decode(item.text)
-            likely = self._request.likely(item.top_logprobs) if self._request.top_logprobs else ()
+            likely = self._request.likely(item.top_logprobs) if self._request.options.top_logprobs else ()
             self._tokens.append(Token(item.token, text, item.logprob, self._count, likely))
             self._count += 1
             self._shown += len(text)

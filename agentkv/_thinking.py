@@ -3,38 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from agentkv_runtime.formats.thought import Markers, Place, Stage
 
 from ._errors import InvalidInput
-from ._inputs import checked_count
 from ._shown import shown
 from .output._thought import Thought
 from .output.grammar import GrammarSource, MessageGrammar
 
 if TYPE_CHECKING:
+    from ._generate_options import Thinking
     from ._history import History
     from ._home import Home
     from .output._driver import Description
 
-Thinking: TypeAlias = bool | int | None
-"""False: none of it. True: as much as the model likes. A number: at most so many tokens. None: as template and model
-have it."""
-
 _SWITCHES = ("enable_thinking", "thinking")
 
 
-def checked_thinking(thinking: object, held: Description | None = None) -> Thinking:
-    """Raises InvalidInput, also beside an object of the user's that knows nothing of thoughts."""
-    if thinking is None:
-        return None
-    if not isinstance(held, GrammarSource | None):
+def check_thinking(thinking: Thinking, held: Description | None) -> None:
+    """Raises InvalidInput for a budget beside an object of the user's, which knows nothing of thoughts."""
+    if thinking is not None and not isinstance(held, GrammarSource | None):
         raise InvalidInput(
             f"thinking goes with a type, kv.Regex, kv.JsonSchema or kv.Grammar as the output, and not with "
             f"{shown(held)}; leave it out, and have the constraint allow the thought"
         )
-    return thinking if isinstance(thinking, bool) else checked_count(thinking, "thinking", 0)
 
 
 def thinking_called(said: str | None) -> Thinking:

@@ -215,7 +215,7 @@ class EngineWorker:
             assert isinstance(job, StreamJob)
             self._streamed.setdefault(job, []).append(emitted)
             self._due = self._due or job.wakes(emitted.token)
-        for number in report.full:
+        for number in report.out_of_room:
             self.report(self.jobs[number].wait_for_room)
         for finished in report.finished:
             self.jobs[finished.job].end(self, finished)

@@ -13,11 +13,11 @@ from typing_extensions import TypeForm, TypeVar, Unpack
 from .._branch import Branch
 from .._context import Context
 from .._errors import InvalidInput
+from .._generate_options import Thinking
 from .._handle import core_of, handle_of
 from .._inputs import as_messages, items_of, text_of
 from .._shown import shown
 from .._speculation import INHERIT, Inherit, Speculative
-from .._thinking import Thinking
 from .answers import Answers
 from .asking import Approve, asking
 from .calling import Desk, nobody

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 from typing_extensions import TypedDict
 
 from .._errors import InvalidInput
+from .._generate_options import Thinking, checked_thinking
 from .._inputs import checked_count, checked_sampling, checked_share, checked_word
 from .._messages import checked_template
 from .._shown import shown
 from .._speculation import Inherit, Speculative
-from .._thinking import Thinking, checked_thinking
 from .asking import Approve
 from .calls import CallRecord
 from .run_context import RunContext

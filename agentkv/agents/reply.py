@@ -12,9 +12,9 @@ from agentkv_runtime.errors import FormatError
 from agentkv_runtime.formats.parsed import CallClosed, Delta, ParsedCall, ParsedMessage, ReasoningDelta, TextDelta
 
 from .._errors import BranchClosed, ContextFull, PositionsExhausted
+from .._generate_options import GenerateOptions
 from .._handle import handle_of
 from .._request import GenerationRequest
-from .._sampling import Sampling
 from .._stream import DEFAULT_BUFFER, TokenStream
 from .repetition import Repetition
 
@@ -43,11 +43,7 @@ class Reply:
 
     def __init__(self, turn: Turn[Any], branch: Branch, held: Held, attempt: int) -> None:
         self._turn = turn
-        self._sampling = turn.agent.sampling or Sampling()
-        if attempt > 1:  # the same draws would say the same
-            drawn = {"seed": (self._sampling.seed or 0) + attempt - 1}
-            warmer = {"temperature": 1.0} if self._sampling.temperature == 0 else {}
-            self._sampling = self._sampling.model_copy(update=drawn | warmer)
+        self._attempt = attempt
         self._held = branch
         self._to = held
         self._chat = handle_of(branch).core.chat
@@ -135,16 +131,15 @@ class Reply:
             raise turn.limit(f"the turn generated {turn.generated} tokens", "max_tokens")
         heard = turn.desk.heard
         buffer = DEFAULT_BUFFER if heard else left
+        core = handle_of(self._held).core
+        options = GenerateOptions.checked(
+            max_tokens=left, sampling=agent.sampling, speculative=agent.speculative, thinking=agent.thinking
+        )
         request = GenerationRequest.checked(
             self._held.id,
-            max_tokens=left,
-            stop=None,
-            sampling=self._sampling,
-            speculative=agent.speculative,
-            thinking=agent.thinking,
-            output=agent.answers.constraint(chat.format, turn.tools, prefix, self._to) or str,
-            top_logprobs=0,
-            home=handle_of(self._held).core,
+            core,
+            options if self._attempt == 1 else options.for_attempt(self._attempt - 1),
+            agent.answers.constraint(chat.format, turn.tools, prefix, self._to) or str,
             wait_for_room=handle_of(self._held).makes_room,
             buffer=buffer,
         )

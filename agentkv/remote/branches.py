@@ -211,7 +211,7 @@ class BranchTable:
         branch.made = None
         self.tell(branch)
 
-    def take_back(self, job: int, kept: int) -> bool:
+    def undo(self, job: int, kept: int) -> bool:
         """What a job made that ended goes, but for its first tokens. False where the branch went on or is closed."""
         found = [b for b in self._branches.values() if b.made is not None and b.made[0] == job and b.job is None]
         for branch in found:

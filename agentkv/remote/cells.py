@@ -58,7 +58,7 @@ class WithoutCells:
     def cells_of(self, branches: Sequence[int]) -> int:
         return 0
 
-    def hold(self, branches: Sequence[int]) -> tuple[Hold, Sequence[Any]]:
+    def pin(self, branches: Sequence[int]) -> tuple[Hold, Sequence[Any]]:
         from agentkv_runtime.engine import StoredBranch
 
         none, unknown = np.zeros((0, 3), np.int32), np.zeros(0, np.float32)
@@ -67,23 +67,23 @@ class WithoutCells:
             StoredBranch(b.log, none, rng_stream=b.stream, forks=b.forks, next_logits=unknown) for b in found
         ]
 
-    def hold_unshared(self, branch: int) -> Hold:
+    def pin_unshared(self, branch: int) -> Hold:
         self.branches.idle(branch)
         return Hold()
 
     def reserve(self, rows: int, align: int = 0) -> Hold:
         return Hold(rows=rows)
 
-    def held_cells(self, hold: int, first: int, count: int) -> Sequence[int]:
+    def pinned_cells(self, hold: int, first: int, count: int) -> Sequence[int]:
         return ()
 
-    def held_lacks(self, hold: int, first: int, count: int) -> npt.NDArray[np.uint8]:
+    def pinned_dropped_groups(self, hold: int, first: int, count: int) -> npt.NDArray[np.uint8]:
         return np.zeros(count, np.uint8)
 
     def discard(self, hold: int, first: int, lacks: npt.NDArray[np.uint8]) -> None:
         pass
 
-    def release(self, hold: int) -> None:
+    def unpin(self, hold: int) -> None:
         pass
 
     def restore(self, hold: int | None, stored: Sequence[Any]) -> list[int]:
@@ -96,10 +96,10 @@ class WithoutCells:
                 )
         return [self.branches.restore(array("i", each.tokens), each.rng_stream, each.forks).id for each in stored]
 
-    def set_aside(self, branch: int, hold: int) -> None:
+    def offload(self, branch: int, hold: int) -> None:
         self.branches.idle(branch)
 
-    def bring_back(self, branch: int, hold: int) -> None:
+    def reload(self, branch: int, hold: int) -> None:
         self.branches.at(branch)
 
     def compact(self, retain: int | None = None) -> int:

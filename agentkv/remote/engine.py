@@ -194,7 +194,7 @@ class RemoteEngine(WithoutCells):
         found = self.branches.at(branch)
         return found.output is not None and found.output.goes_on(constraint, len(found))
 
-    def uncache(self, branch: int, length: int) -> None:
+    def drop_cells_from(self, branch: int, length: int) -> None:
         found = self.branches.still(branch)
         found.sent = min(found.sent, length)
 
@@ -205,17 +205,17 @@ class RemoteEngine(WithoutCells):
         found = self.branches.at(branch)
         return len(found) - found.pending
 
-    def lacking(self, branch: int) -> int:
+    def n_to_refill(self, branch: int) -> int:
         return 0
 
-    def owned(self, branch: int, first: int) -> int:
+    def n_exclusive_cells(self, branch: int, first: int) -> int:
         return max(self.n_cached(branch) - first, 0)
 
-    def go_on(self, job: int, made_room: bool) -> None:
+    def resume(self, job: int, made_room: bool) -> None:
         if job in self._jobs:
-            self._jobs[job].go_on(made_room)
+            self._jobs[job].resume(made_room)
 
-    def end(self, branch: int) -> tuple[int, int]:
+    def tip(self, branch: int) -> tuple[int, int]:
         found = self.branches.idle(branch)
         return len(found), found.lineage.at(len(found))
 
@@ -276,13 +276,13 @@ class RemoteEngine(WithoutCells):
         if job in self._jobs:
             self._jobs[job].cancel()
 
-    def take_back(self, job: int, kept: int = 0) -> bool:
+    def undo(self, job: int, kept: int = 0) -> bool:
         self.cancel(job)
-        return self.branches.take_back(job, kept)
+        return self.branches.undo(job, kept)
 
-    def taken(self, job: int, tokens: int) -> None:
+    def ack(self, job: int, tokens: int) -> None:
         if job in self._jobs:
-            self._jobs[job].taken(tokens)
+            self._jobs[job].ack(tokens)
 
     def take_changes(self) -> Sequence[LogChange]:
         return self.branches.take_changes()

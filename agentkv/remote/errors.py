@@ -13,42 +13,17 @@ import httpx
 from pydantic import ValidationError
 
 from .._errors import (
+    WIRE_CODES,
     AgentKVError,
-    BranchBusy,
-    BranchClosed,
-    BranchExists,
     BranchNotFound,
     ContextClosed,
-    ContextFull,
     InvalidInput,
-    InvalidRollback,
-    OutOfMemory,
-    OutputIncomplete,
-    OutputInvalid,
     PositionsExhausted,
     RemoteError,
-    StepFailed,
-    TooManyBranches,
 )
 
 BUSY = frozenset({429, 502, 503, 504})  # statuses that say: later, or elsewhere
 
-_BY_CODE: Mapping[str, type[AgentKVError]] = {
-    "branch_busy": BranchBusy,
-    "branch_closed": BranchClosed,
-    "branch_exists": BranchExists,
-    "branch_not_found": BranchNotFound,
-    "context_full": ContextFull,
-    "context_length_exceeded": PositionsExhausted,
-    "invalid_rollback": InvalidRollback,
-    "other_model": RemoteError,
-    "out_of_memory": OutOfMemory,
-    "output_incomplete": OutputIncomplete,
-    "output_invalid": OutputInvalid,
-    "step_failed": StepFailed,
-    "stopping": ContextClosed,
-    "too_many_branches": TooManyBranches,
-}
 _OF_POSITIONS = {"input_tokens", "max_tokens"}  # parameters that vLLM refuses too much of
 _WHICH = 'is it what `backend` of connect names ("vllm": vLLM, "agentkv": agentkv serve), and is its URL like http://host:8000/v1?'
 
@@ -78,8 +53,8 @@ def error_of(host: str, error: Mapping[str, Any], status: int | None = None) -> 
     message = f"{host} says: {says}" if says else f"{host} {answered}, and says no more; its log may"
     if code == "invalid_api_key" or status in (401, 403):
         return RemoteError(f"{message}; pass api_key to connect", status)
-    if isinstance(code, str) and code in _BY_CODE:
-        return _BY_CODE[code](message)
+    if isinstance(code, str) and code in WIRE_CODES:
+        return WIRE_CODES[code](message)
     if error.get("type") == "invalid_request_error":
         return InvalidInput(message)
     if status == 400:

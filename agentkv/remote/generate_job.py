@@ -104,12 +104,12 @@ class GenerateJob(Job):
             self._failure = error  # the reader gets what came before it
         self._go_through()
 
-    def taken(self, tokens: int) -> None:
+    def ack(self, tokens: int) -> None:
         self._untaken -= tokens
         if not self.done and not self.waits:
             self._go_through()
 
-    def go_on(self, made_room: bool) -> None:
+    def resume(self, made_room: bool) -> None:
         if not self.waits:
             return
         self.waits = False

@@ -90,10 +90,10 @@ class Job(ABC):
         self.outcome.error = error
         self.finish()
 
-    def taken(self, tokens: int) -> None:  # noqa: B027 - of generations alone
+    def ack(self, tokens: int) -> None:  # noqa: B027 - of generations alone
         """The reader took so many of its tokens."""
 
-    def go_on(self, made_room: bool) -> None:  # noqa: B027 - of generations alone
+    def resume(self, made_room: bool) -> None:  # noqa: B027 - of generations alone
         """Its wait for room is over."""
 
     @property

@@ -52,7 +52,7 @@ class Report:
 
     emitted: Sequence[Emitted] = ()
     finished: Sequence[Finished] = ()
-    full: Sequence[int] = ()
+    out_of_room: Sequence[int] = ()
     idle: bool = True
     forwards: int = 0
     branches: int = 0

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from agentkv_runtime.errors import FormatError
 from agentkv_runtime.formats.spelling import MOST_CALLS
 
+from .._generate_options import Thinking
 from .._sampling import Sampling
-from .._thinking import Thinking
 from ..output import JsonSchema
 from ..output._schema_checks import refused_keyword
 from ..output.grammar import MessageGrammar

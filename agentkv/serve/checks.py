@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from agentkv_runtime.formats.parsed import CallOpened
 
 from .._errors import InvalidInput, PositionsExhausted
+from .._generate_options import GenerateOptions
 from .._request import GenerationRequest
-from .._speculation import INHERIT
 from ..output._state import ConstraintFailed
 from .refused import Refused
 
@@ -39,18 +39,15 @@ async def check_reply(home: Home, asked: Asked, made: Continuation) -> None:
     """Raises Refused or InvalidInput where no message can be asked for so, behind this prompt."""
     assert made.conversation is not None
     prefix = begun_reply(home, made.conversation, made.added)
-    request = GenerationRequest.checked(
-        NO_BRANCH,
+    options = GenerateOptions.checked(
         max_tokens=asked.max_tokens or 1,
         stop=list(asked.stop) or None,
         sampling=asked.sampling,
         top_logprobs=asked.top_logprobs,
         thinking=asked.thinking,
-        output=asked.held(home.chat.format, prefix),
-        speculative=INHERIT,
-        home=home,
-        wait_for_room=True,
     )
+    held = asked.held(home.chat.format, prefix)
+    request = GenerationRequest.checked(NO_BRANCH, home, options, held, wait_for_room=True)
     try:
         await request.prepare()
     except InvalidInput:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import Any
 
-from .._thinking import Thinking, template_switches
+from .._generate_options import Thinking
+from .._thinking import template_switches
 
 EFFORTS: Mapping[str, Thinking] = {
     "none": False,

@@ -20,6 +20,7 @@ from .._errors import (
     PositionsExhausted,
     StepFailed,
     TooManyBranches,
+    wire_code,
 )
 from .._log import log
 from .._shown import shown
@@ -91,18 +92,18 @@ def busy(message: str, seconds: int = 1) -> Refused:
     return Refused("busy", message, "overloaded", headers={"retry-after": str(seconds)})
 
 
-# What clients are told of an error in its own words. The first class that fits counts.
-_TOLD: tuple[tuple[type[Exception], Kind, str | None], ...] = (
-    (PositionsExhausted, "invalid", "context_length_exceeded"),
-    (InvalidRollback, "invalid", "invalid_rollback"),
-    (OutputInvalid, "invalid", "output_invalid"),
-    (OutputIncomplete, "invalid", "output_incomplete"),
-    (InvalidInput, "invalid", None),
-    (ContextFull, "busy", "context_full"),
-    (OutOfMemory, "busy", "out_of_memory"),
-    (TooManyBranches, "busy", "too_many_branches"),
-    (BranchBusy, "conflict", "branch_busy"),
-    (BranchClosed, "missing", "branch_closed"),
+# Errors that clients read in their own words. The first class that fits counts.
+_KINDS: tuple[tuple[type[Exception], Kind], ...] = (
+    (PositionsExhausted, "invalid"),
+    (InvalidRollback, "invalid"),
+    (OutputInvalid, "invalid"),
+    (OutputIncomplete, "invalid"),
+    (InvalidInput, "invalid"),
+    (ContextFull, "busy"),
+    (OutOfMemory, "busy"),
+    (TooManyBranches, "busy"),
+    (BranchBusy, "conflict"),
+    (BranchClosed, "missing"),
 )
 
 
@@ -123,16 +124,16 @@ def refused(error: Exception) -> Refused:
         case Refused():
             return error
         case ContextClosed():
-            return Refused("stopping", "the server is stopping", "stopping")
+            return Refused("stopping", "the server is stopping", wire_code(ContextClosed))
         case TimeoutError():
             return Refused("late", "the request took longer than it may; ask for less, or allow more", "timeout")
-    for known, kind, code in _TOLD:
+    for known, kind in _KINDS:
         if isinstance(error, known):
             headers = {"retry-after": "5"} if kind == "busy" else {}
-            return Refused(kind, advised(str(error)), code, headers=headers)
+            return Refused(kind, advised(str(error)), wire_code(known), headers=headers)
     log.error("request failed", error=f"{type(error).__name__}: {error}", exc_info=error)
     if isinstance(error, StepFailed):
-        return Refused("failed", "the model failed; the server's log says more", "step_failed")
+        return Refused("failed", "the model failed; the server's log says more", wire_code(StepFailed))
     return Refused("failed", "the server failed; its log says more", "internal_error")
 
 

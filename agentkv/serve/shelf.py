@@ -159,7 +159,7 @@ async def _bare(branch: Branch) -> Branch:
     """Another with the same history, and no cells: its tokens are fed again when somebody goes on from it."""
     bare = await branch.fork()
     try:
-        await handle_of(branch).call(lambda engine: engine.uncache(bare.id, 0))
+        await handle_of(branch).call(lambda engine: engine.drop_cells_from(bare.id, 0))
     except BaseException:  # who asked for room is cancelled, say
         bare.close()
         raise

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from .._generate_options import GenerateOptions
 from .body import Body
 from .branch_request import Count, Output, Stops, sampling_of
 
@@ -35,17 +36,18 @@ class GenerateTokens(Prompt):
     made: Annotated[int, Field(ge=0, lt=2**31)] = 0
     output_made: Annotated[int, Field(ge=0, lt=2**31)] = 0
 
-    def how(self) -> dict[str, Any]:
-        """The options. Raises Refused, InvalidInput."""
-        return {
-            "max_tokens": self.max_tokens,
-            "stop": self.stop,
-            "sampling": None if self.sampling is None else sampling_of(self.sampling),
-            "top_logprobs": self.top_logprobs,
-            "made": self.made,
-            "output_made": self.output_made,
-            "output": str if self.output is None else self.output.asked(),
-        }
+    def options(self) -> GenerateOptions:
+        """How it runs. Raises Refused, InvalidInput."""
+        return GenerateOptions.checked(
+            max_tokens=self.max_tokens,
+            stop=self.stop,
+            sampling=None if self.sampling is None else sampling_of(self.sampling),
+            top_logprobs=self.top_logprobs,
+        )
+
+    def constraint(self) -> Any:
+        """What it must be. Raises Refused, InvalidInput."""
+        return str if self.output is None else self.output.asked()
 
 
 class SelectTokens(Prompt):

@@ -13,7 +13,6 @@ from starlette.responses import JSONResponse, Response
 from .._commands import Job, check_finished
 from .._handle import core_of, handle_of
 from .._request import GenerationRequest
-from .._speculation import INHERIT
 from .._stream import DEFAULT_BUFFER, TokenStream
 from .body import read_body
 from .checks import NO_BRANCH, check_going_on
@@ -67,14 +66,15 @@ async def show_tokenizer(server: Server, request: Request) -> Response:
 async def generate_tokens(server: Server, request: Request) -> Response:
     """`POST /v1/tokens`: what follows these tokens, as server-sent events. A client that hangs up ends it."""
     body = await _body(server, request, GenerateTokens)
-    how = body.how()
     asked = GenerationRequest.checked(
         NO_BRANCH,
-        **how,
-        speculative=INHERIT,
-        home=core_of(server.context),
+        core_of(server.context),
+        body.options(),
+        body.constraint(),
         wait_for_room=False,
         buffer=DEFAULT_BUFFER,
+        made=body.made,
+        output_made=body.output_made,
     )
     await check_going_on(asked, body)
 

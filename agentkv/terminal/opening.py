@@ -11,8 +11,8 @@ from rich.text import Text
 from .._console import stderr, stdout
 from .._context import Context
 from .._errors import InvalidInput
+from .._generate_options import Thinking
 from .._sampling import Sampling
-from .._thinking import Thinking
 from ..agents.agent import Agent
 from ..spec import PromptLookup
 from .chat import HOW_TO_LEAVE, chat, chat_of_lines, show

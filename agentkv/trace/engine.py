@@ -13,7 +13,7 @@ from .._sampling import Sampling
 from .records import AnyRecord, Branched, How, JobBegan, JobEnded, Logged, Noted, Stepped, Verb
 
 if TYPE_CHECKING:
-    from agentkv_runtime.engine import GenerateOptions, Hold, StoredBranch
+    from agentkv_runtime.engine import GenerateOptions, Pin, StoredBranch
 
     from .._engine import Finished, LogChange, StepEngine, StepReport
 
@@ -55,8 +55,8 @@ class TracedEngine:
         self._branched("copy", branch, [made])
         return made
 
-    def restore(self, hold: int | None, stored: Sequence[StoredBranch]) -> list[int]:
-        made = self.engine.restore(hold, stored)
+    def restore(self, pin: int | None, stored: Sequence[StoredBranch]) -> list[int]:
+        made = self.engine.restore(pin, stored)
         self._branched("restore", -1, made)
         for branch, image in zip(made, stored, strict=True):
             for first, last, at, for_room in image.forgotten:
@@ -82,24 +82,24 @@ class TracedEngine:
         self.engine.replace(branch, first, last, given)
         self._verb("replace", branch, first, last, len(given))
 
-    def uncache(self, branch: int, length: int) -> None:
-        self.engine.uncache(branch, length)
+    def drop_cells_from(self, branch: int, length: int) -> None:
+        self.engine.drop_cells_from(branch, length)
         self._verb("uncache", branch, length)
 
     def set_stream(self, branch: int, rng_stream: int, forks: int) -> None:
         self.engine.set_stream(branch, rng_stream, forks)
         self._verb("set_stream", branch, rng_stream, forks)
 
-    def set_aside(self, branch: int, hold: int) -> None:
-        self.engine.set_aside(branch, hold)
+    def offload(self, branch: int, pin: int) -> None:
+        self.engine.offload(branch, pin)
         self._verb("set_aside", branch)
 
-    def bring_back(self, branch: int, hold: int) -> None:
-        self.engine.bring_back(branch, hold)
+    def reload(self, branch: int, pin: int) -> None:
+        self.engine.reload(branch, pin)
         self._verb("bring_back", branch)
 
-    def hold(self, branches: Sequence[int]) -> tuple[Hold, Sequence[StoredBranch]]:
-        held = self.engine.hold(branches)
+    def pin(self, branches: Sequence[int]) -> tuple[Pin, Sequence[StoredBranch]]:
+        held = self.engine.pin(branches)
         for branch in branches:
             self._verb("save", branch)
         return held
@@ -133,8 +133,8 @@ class TracedEngine:
         self.engine.cancel(job)
         self._verb("cancel", self._branch_of.get(job, -1), job)
 
-    def take_back(self, job: int, kept: int = 0) -> bool:
-        taken = self.engine.take_back(job, kept)
+    def undo(self, job: int, kept: int = 0) -> bool:
+        taken = self.engine.undo(job, kept)
         self._verb("take_back", self._branch_of.get(job, -1), job, kept, int(taken))
         return taken
 
@@ -166,7 +166,7 @@ class TracedEngine:
         return changes
 
     def _reported(self, report: StepReport) -> None:
-        for job in report.full:
+        for job in report.out_of_room:
             self.put(Noted(now(), self._branch_of.get(job, -1), "waits for room", ""))
         for finished in report.finished:
             self._branch_of.pop(finished.job, None)

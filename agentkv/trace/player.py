@@ -18,6 +18,7 @@ from .._generation_jobs import GenerationJob
 from .._handle import core_of, handle_of
 from .._overflow import run_waiting
 from .._shown import said
+from .._tokens import common_prefix
 from ..agents.together import Together
 from .conversations import conversation_of
 from .interruptions import Interruption, Logs, interruptions_of, nothing
@@ -171,9 +172,7 @@ class Player:
         log = handle_of(branch).state.log
         if log == tokens:
             return
-        n = min(len(log), len(tokens))
-        differ = np.flatnonzero(np.asarray(log[:n]) != np.asarray(tokens[:n]))
-        kept = int(differ[0]) if len(differ) else n
+        kept = common_prefix(log, tokens)
         if kept < len(log):
             await branch.rollback(kept)
         if kept < len(tokens):

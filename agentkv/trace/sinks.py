@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-
+from .._tokens import common_prefix
 from .file import TraceWriter
 from .records import AnyRecord, Branched, JobEnded, Logged, Spelled, Stepped, Verb
 
@@ -86,7 +85,9 @@ class FileSink:
         given = array("i")
         given.frombytes(record.added)
         kept = min(record.kept, len(log))
-        kept += _common(memoryview(log)[kept:], memoryview(given)[kept - record.kept :]) if kept == record.kept else 0
+        kept += (
+            common_prefix(memoryview(log)[kept:], memoryview(given)[kept - record.kept :]) if kept == record.kept else 0
+        )
         added = given[kept - record.kept :]
         del log[kept:]
         log.extend(added)
@@ -100,10 +101,3 @@ class FileSink:
             return []
         self._spelled.update(unknown)
         return [Spelled(unknown.tobytes(), [self._piece(token) for token in unknown])]
-
-
-def _common(one: memoryview, other: memoryview) -> int:
-    """How many numbers two begin with in common."""
-    n = min(len(one), len(other))
-    differ = np.flatnonzero(np.asarray(one[:n]) != np.asarray(other[:n]))
-    return int(differ[0]) if len(differ) else n

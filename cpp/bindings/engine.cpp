@@ -87,7 +87,7 @@ void bind_verbs(nb::class_<Engine>& engine) {
            "InvalidRollback where the branch has that token no more. What was forgotten since is taken back, unless it "
            "made room or keep_forgotten says that it stays so. Raises BranchClosed, BranchBusy, InvalidRollback.")
       .def(
-          "end", &Engine::end, "branch"_a,
+          "tip", &Engine::tip, "branch"_a,
           "Which history a branch has: its length, and the epoch of its last token, 0 where there is none. Tokens that "
           "a branch wrote one after another share an epoch, which no others have. Raises BranchClosed, BranchBusy.")
       .def("adopt", &Engine::adopt, "dst"_a, "src"_a,
@@ -114,12 +114,13 @@ void bind_verbs(nb::class_<Engine>& engine) {
             return ranges;
           },
           "branch"_a, "The ranges [first, last) of positions that were forgotten. Raises BranchClosed.")
-      .def("uncache", &Engine::uncache, "branch"_a, "length"_a,
+      .def("drop_cells_from", &Engine::drop_cells_from, "branch"_a, "length"_a,
            "The cache keeps the first `length` tokens of the branch, at most; its next job feeds the others again. "
            "Raises "
            "BranchClosed, BranchBusy, InvalidRange.")
-      .def("go_on", &Engine::go_on, "job"_a, "made_room"_a,
-           "Ends the wait of a generation that StepReport.full named, on whose branch forget, replace, uncache and "
+      .def("resume", &Engine::resume, "job"_a, "made_room"_a,
+           "Ends the wait of a generation that StepReport.out_of_room named, on whose branch forget, replace, "
+           "drop_cells_from and "
            "copy worked "
            "meanwhile; without room it ends. Nothing happens to other jobs.")
       .def(
@@ -151,9 +152,9 @@ void bind_verbs(nb::class_<Engine>& engine) {
       .def("goes_on", &Engine::goes_on, "branch"_a, "constraint"_a,
            "Would a generation under this constraint go on with the output that the branch was asked for last? Raises "
            "BranchClosed.")
-      .def("lacking", &Engine::lacking, "branch"_a,
+      .def("n_to_refill", &Engine::n_to_refill, "branch"_a,
            "How many of its tokens the next job feeds at once, before all else. Raises BranchClosed.")
-      .def("owned", &Engine::owned, "branch"_a, "first"_a,
+      .def("n_exclusive_cells", &Engine::n_exclusive_cells, "branch"_a, "first"_a,
            "How many cells are free for it once the branch has no token any more from position `first` on. Raises "
            "BranchClosed, InvalidRange.")
       .def(
@@ -209,11 +210,11 @@ void bind_jobs(nb::class_<Engine>& engine) {
       .def("cancel", &Engine::cancel, "job"_a,
            "Ends a job at once, with finish_reason \"cancelled\" in the next report. Nothing happens to one that has "
            "ended.")
-      .def("take_back", &Engine::take_back, "job"_a, "kept"_a = 0,
+      .def("undo", &Engine::undo, "job"_a, "kept"_a = 0,
            "Ends an extend or a generation that emits, and undoes it as far as it made more than its first `kept` "
            "tokens: the branch is as if it had made no more. False where the branch is closed or went on since; then "
            "what it made stays.")
-      .def("taken", &Engine::taken, "job"_a, "tokens"_a,
+      .def("ack", &Engine::ack, "job"_a, "tokens"_a,
            "The reader of a generation with emit_ahead has taken so many more of its tokens.");
 }
 

@@ -153,6 +153,6 @@ void bind_reports(nb::module_& m) {
       .def_ro("finished", &Report::finished, nb::for_getter(nb::sig("def finished(self) -> list[Finished]")),
               "Jobs that ended in this step, or between it and the one before.")
       .def_prop_ro(
-          "full", [](const Report& r) { return r.step.full; },
-          "Generations with wait_for_room that wait from now on, for Engine.go_on.");
+          "out_of_room", [](const Report& r) { return r.step.out_of_room; },
+          "Generations with wait_for_room that wait from now on, for Engine.resume.");
 }

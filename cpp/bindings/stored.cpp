@@ -61,64 +61,65 @@ void make_stored(StoredBranch* self, nb::object tokens, const Pieces& rows, std:
 void bind_stored_verbs(nb::class_<Engine>& engine) {
   engine
       .def(
-          "hold",
+          "pin",
           [](Engine& self, const std::vector<BranchId>& branches) {
-            auto [hold, images] = self.held().take(branches);
-            return std::pair{hold, std::move(images)};
+            auto [pin, images] = self.pinned().take(branches);
+            return std::pair{pin, std::move(images)};
           },
           "branches"_a,
           "Every cell of these branches, once each, and the branches as they are now, running jobs or not. The cells "
-          "stay until the hold is released. Raises BranchClosed, TooManyBranches.")
+          "stay until they are unpinned. Raises BranchClosed, TooManyBranches.")
       .def(
-          "hold_unshared", [](Engine& self, BranchId branch) { return self.held().take_unshared(branch); }, "branch"_a,
+          "pin_unshared", [](Engine& self, BranchId branch) { return self.pinned().take_unshared(branch); }, "branch"_a,
           "The cells of an idle branch that nobody else has. Raises BranchClosed, BranchBusy, TooManyBranches.")
       .def(
-          "reserve", [](Engine& self, Pos rows, Cell align) { return self.held().reserve(rows, align); }, "rows"_a,
+          "reserve", [](Engine& self, Pos rows, Cell align) { return self.pinned().reserve(rows, align); }, "rows"_a,
           "align"_a = 0,
           "So many new cells, to be written; with an `align`, in a row from a multiple of it on if there are such "
           "cells. "
           "Raises ContextFull, TooManyBranches.")
       .def(
-          "held_cells",
-          [](Engine& self, HoldId hold, Pos first, Pos count) { return self.held().cells(hold, first, count); },
-          "hold"_a, "first"_a, "count"_a,
-          "Where rows [first, first + count) of a hold lie now; good until the next verb or step. Raises InvalidRange.")
+          "pinned_cells",
+          [](Engine& self, PinId pin, Pos first, Pos count) { return self.pinned().cells(pin, first, count); }, "pin"_a,
+          "first"_a, "count"_a,
+          "Where rows [first, first + count) of a pin lie now; good until the next verb or step. Raises InvalidRange.")
       .def(
-          "held_lacks",
-          [](Engine& self, HoldId hold, Pos first, Pos count) {
-            return copied_array<std::uint8_t>(self.held().lacks(hold, first, count));
+          "pinned_dropped_groups",
+          [](Engine& self, PinId pin, Pos first, Pos count) {
+            return copied_array<std::uint8_t>(self.pinned().lacks(pin, first, count));
           },
-          "hold"_a, "first"_a, "count"_a,
-          nb::sig("def held_lacks(self, hold: int, first: int, count: int) -> numpy.typing.NDArray[numpy.uint8]"),
-          "uint8 [count]: of how many groups of layers rows [first, first + count) of a hold hold nothing. Groups are "
+          "pin"_a, "first"_a, "count"_a,
+          nb::sig(
+              "def pinned_dropped_groups(self, pin: int, first: int, count: int) -> numpy.typing.NDArray[numpy.uint8]"),
+          "uint8 [count]: of how many groups of layers rows [first, first + count) of a pin hold nothing. Groups are "
           "layers with the same window, numbered from the shortest on. Raises InvalidRange.")
       .def(
           "discard",
-          [](Engine& self, HoldId hold, Pos first, const Groups& lacks) {
-            self.held().discard(hold, first, {lacks.data(), lacks.size()});
+          [](Engine& self, PinId pin, Pos first, const Groups& lacks) {
+            self.pinned().discard(pin, first, {lacks.data(), lacks.size()});
           },
-          "hold"_a, "first"_a, "lacks"_a,
-          "As held_lacks gave it, of rows that were written: they hold nothing in these layers from now on. Raises "
+          "pin"_a, "first"_a, "lacks"_a,
+          "As pinned_dropped_groups gave it, of rows that were written: they hold nothing in these layers from now on. "
+          "Raises "
           "InvalidRange.")
       .def(
-          "release", [](Engine& self, HoldId hold) { self.held().release(hold); }, "hold"_a,
+          "unpin", [](Engine& self, PinId pin) { self.pinned().unpin(pin); }, "pin"_a,
           "Lets the cells go that nobody else has. Idempotent.")
       .def(
           "restore",
-          [](Engine& self, std::optional<HoldId> hold, const std::vector<StoredBranch>& stored) {
-            return self.restore(hold, stored);
+          [](Engine& self, std::optional<PinId> pin, const std::vector<StoredBranch>& stored) {
+            return self.restore(pin, stored);
           },
-          "hold"_a.none(), "stored"_a,
-          "New branches over the rows of a hold, or without one where they have no rows; all or none. Raises "
+          "pin"_a.none(), "stored"_a,
+          "New branches over the rows of a pin, or without one where they have no rows; all or none. Raises "
           "TooManyBranches, InvalidToken, "
           "PositionsExhausted, "
           "and InvalidRange for what does not fit together.")
-      .def(
-          "set_aside", &Engine::set_aside, "branch"_a, "hold"_a,
-          "The branch lets go of what hold_unshared() gave, and no verb but close works on it until it is back. Raises "
-          "BranchClosed, BranchBusy, and InvalidRange where it went on since.")
-      .def("bring_back", &Engine::bring_back, "branch"_a, "hold"_a,
-           "What was set aside lies in the rows of this hold now. Raises BranchClosed, InvalidRange.")
+      .def("offload", &Engine::offload, "branch"_a, "pin"_a,
+           "The branch lets go of what pin_unshared() gave, and no verb but close works on it until it is back. Raises "
+           "BranchClosed, BranchBusy, and InvalidRange where it went on since.")
+      .def("reload", &Engine::reload, "branch"_a, "pin"_a,
+           "What was set aside lies in the rows of this pin now. Raises BranchClosed, InvalidRange.")
       .def("set_stream", &Engine::set_stream, "branch"_a, "rng_stream"_a, "forks"_a,
            "The key of the branch's random numbers, and how many children drew theirs from it. Raises BranchClosed, "
            "BranchBusy.");
@@ -128,9 +129,9 @@ void bind_stored_verbs(nb::class_<Engine>& engine) {
 
 void bind_stored(nb::module_& m) {
   using namespace agentkv;
-  nb::class_<HeldCells::Hold>(m, "Hold", "Cells that stay until they are released.")
-      .def_ro("id", &HeldCells::Hold::id)
-      .def_ro("rows", &HeldCells::Hold::rows);
+  nb::class_<PinnedCells::Pin>(m, "Pin", "Cells that stay until they are unpinned.")
+      .def_ro("id", &PinnedCells::Pin::id)
+      .def_ro("rows", &PinnedCells::Pin::rows);
   nb::class_<StoredBranch>(m, "StoredBranch", "A branch as it is kept outside of the cache.")
       .def("__init__", &make_stored, "tokens"_a, "rows"_a, nb::kw_only(), "rng_stream"_a, "forks"_a, "next_logits"_a,
            "constraint"_a = nb::none(), "output_began"_a = 0, "output_end"_a = 0, "output_complete"_a = false,
@@ -144,7 +145,7 @@ void bind_stored(nb::module_& m) {
           "tokens", [](const StoredBranch& s) { return copied_array<Token>(s.log); }, nb::rv_policy::automatic,
           "int32 [length].")
       .def_prop_ro("rows", &pieces_array, nb::sig("def rows(self) -> numpy.typing.NDArray[numpy.int32]"),
-                   "int32 [n, 3]: from which row of the hold, to which position, how many. What they "
+                   "int32 [n, 3]: from which row of the pin, to which position, how many. What they "
                    "do not cover is fed again.")
       .def_prop_ro("forgotten", &forgotten_of,
                    "(first, last, at, for_room): positions [first, last) were forgotten when there were `at` tokens; "

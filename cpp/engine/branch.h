@@ -13,7 +13,7 @@ namespace agentkv {
 class Job;
 
 // What a job made at the end of a branch and may take back, for as long as nothing came after it.
-struct Made {
+struct UndoableTail {
   JobId by = -1;
   Pos from = 0;          // the length that it found
   LogitsRow found = {};  // and the row of logits, where it was known
@@ -26,7 +26,7 @@ struct Branch : BranchState {
   Job* job = nullptr;    // the live job
   Pos told = 0;          // this many tokens of the log are as they were last told
   bool changed = false;  // there is something to tell
-  Made made = {};
+  UndoableTail made = {};
   std::optional<std::vector<Piece>> aside = {};  // where rows that are kept elsewhere belong
 
   Pos length() const { return static_cast<Pos>(log.size()); }

@@ -124,7 +124,7 @@ Coverage BranchTable::coverage(const Branch& branch) const {
   return {branch, cache_->seq_runs(branch.seq), cache_->lacks(), window_};
 }
 
-Cell BranchTable::owned(const Branch& branch, Pos first) const {
+Cell BranchTable::n_exclusive_cells(const Branch& branch, Pos first) const {
   Cell count = 0;
   first = std::max(first, cache_->seq_shared(branch.seq));
   for (const Run& run : cache_->seq_runs(branch.seq)) count += std::clamp(end_position(run) - first, 0, run.length);

@@ -157,12 +157,12 @@ void BranchTable::rollback(Branch& branch, std::int64_t length, std::optional<Ep
   branch.made = {};
 }
 
-bool BranchTable::take_back(JobId job, Pos kept) {
+bool BranchTable::undo(JobId job, Pos kept) {
   const auto by_job = [job](const auto& entry) { return entry.second->made.by == job && !entry.second->job; };
   const auto found = std::find_if(branches_.begin(), branches_.end(), by_job);
   if (found == branches_.end()) return false;
   Branch& branch = *found->second;
-  const Made made = std::exchange(branch.made, {});
+  const UndoableTail made = std::exchange(branch.made, {});
   const Pos length = std::max(made.from + kept, 0);  // tokens may have left from before it
   if (length >= branch.length()) return true;
   const LogitsRow row = kept == 0 ? made.found : nullptr;
@@ -208,7 +208,7 @@ Branch& BranchTable::restore(const StoredBranch& stored, std::optional<SeqId> he
                           cached, " positions");
     cached = std::int64_t{piece.to} + piece.length;
   }
-  require<InvalidRange>(held || cached == 0, "rows for ", cached, " positions, and no hold that has them");
+  require<InvalidRange>(held || cached == 0, "rows for ", cached, " positions, and no pin that has them");
   require<InvalidRange>(cached <= length, "rows for ", cached, " positions of ", length, " tokens");
   require<InvalidRange>(!next_logits || (cached == length && length > 0), "logits after ", length, " tokens of which ",
                         cached, " have rows");
@@ -241,7 +241,7 @@ Branch& BranchTable::restore(const StoredBranch& stored, std::optional<SeqId> he
   return branch;
 }
 
-void BranchTable::set_aside(Branch& branch, std::vector<Piece> rows) {
+void BranchTable::offload(Branch& branch, std::vector<Piece> rows) {
   // Drafters keep what they know: it is of the same tokens when they are back.
   if (!rows.empty()) {
     cache_->seq_rm(branch.seq, rows.front().to);
@@ -253,7 +253,7 @@ void BranchTable::set_aside(Branch& branch, std::vector<Piece> rows) {
   branch.aside = std::move(rows);
 }
 
-void BranchTable::bring_back(Branch& branch, SeqId held) {
+void BranchTable::reload(Branch& branch, SeqId held) {
   if (const std::vector<Piece>& rows = *branch.aside; !rows.empty()) {
     cache_->seq_map(held, branch.seq, rows);
     branch.n_cached = rows.back().to + rows.back().length;

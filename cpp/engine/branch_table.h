@@ -41,7 +41,7 @@ class BranchTable {
   void rollback(Branch& branch, std::int64_t length, std::optional<Epoch> epoch = {}, bool keep_forgotten = false);
   // Of what a job made, the first `kept` tokens stay: the branch is as if it had made no more. False where the branch
   // is gone or went on since; nothing is changed then.
-  bool take_back(JobId job, Pos kept);
+  bool undo(JobId job, Pos kept);
   void adopt(Branch& dst, const Branch& src);
   // Positions [first, last) keep their tokens and lose their cells: from the last token on nothing sees them. Throws
   // InvalidRange for positions that are not there, and for the last.
@@ -56,8 +56,8 @@ class BranchTable {
   Branch& restore(const StoredBranch& stored, std::optional<SeqId> held, LogitsRow next_logits);
   // The cells from a position on are kept elsewhere, as these rows, and no verb but close works, until they are brought
   // back: the positions of another sequence.
-  void set_aside(Branch& branch, std::vector<Piece> rows);
-  void bring_back(Branch& branch, SeqId held);
+  void offload(Branch& branch, std::vector<Piece> rows);
+  void reload(Branch& branch, SeqId held);
   static void check_here(const Branch& branch);  // throws BranchBusy for one that is set aside
 
   bool known(BranchId id) const { return branches_.contains(id); }
@@ -92,7 +92,7 @@ class BranchTable {
   void forget_due(Branch& branch);
   // How many of its pending tokens may go into one forward: none sees what the ones before it see no more.
   std::size_t feedable(const Branch& branch) const;
-  Cell owned(const Branch& branch, Pos first) const;  // cells from a position on that no other branch has
+  Cell n_exclusive_cells(const Branch& branch, Pos first) const;  // cells from a position on that no other branch has
   // Has it cells for all of its history, as others that begin alike would?
   bool keeps_all(const Branch& branch) const { return window_.length == 0 && branch.forgotten.empty(); }
   // So much of what the cache has of a branch is a basis to go on from: less than all while a window is fed again.

@@ -96,8 +96,8 @@ std::size_t Constraints::share_out(std::size_t room) {
   }
   for (const Answer& answer : answers_) {
     const ConstraintTurn& turn = answer.turn;
-    Ride& ride = answer.pending->constrained->ride;
-    ride = Ride(turn.forced, turn.draft, turn.allowed, left);
+    ConstrainedDraft& ride = answer.pending->constrained->ride;
+    ride = ConstrainedDraft(turn.forced, turn.draft, turn.allowed, left);
     left -= ride.draft.size() - ride.forced();
     if (turn.draft && ride.draft.empty()) answer.pending->speculator->forbidden();
   }

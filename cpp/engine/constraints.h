@@ -10,8 +10,8 @@
 
 #include "engine/background.h"
 #include "engine/branch.h"
+#include "engine/constrained_draft.h"
 #include "engine/constraint.h"
-#include "engine/ride.h"
 #include "engine/speculation.h"
 #include "engine/stats.h"
 #include "engine/token_mask.h"
@@ -23,7 +23,7 @@ struct Constrained {
   std::shared_ptr<Constraint> constraint;
   Pos told;                                   // the driver knows the branch's log up to here
   bool began = false;                         // had a turn
-  Ride ride = {};                             // of this step
+  ConstrainedDraft ride = {};                 // of this step
   std::span<const std::uint32_t> masks = {};  // of this step: [1 + nodes, mask_words]
   std::string error = {};                     // why they could not be filled
 };

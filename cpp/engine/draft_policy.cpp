@@ -4,7 +4,7 @@
 
 namespace agentkv {
 
-bool Trials::take(const PolicyOptions& options) {
+bool RetryBackoff::take(const PolicyOptions& options) {
   if (left_ > 0) return false;
   left_ = pause_ = std::clamp(2 * pause_, options.shortest_pause, options.longest_pause);
   return true;

@@ -12,7 +12,7 @@
 namespace agentkv {
 
 // When to try again what does not pay: after longer and longer pauses, until it pays.
-class Trials {
+class RetryBackoff {
  public:
   void begin_round() { left_ = left_ > 0 ? left_ - 1 : 0; }
   bool take(const PolicyOptions& options);  // true for whoever asks first once the pause is over
@@ -57,7 +57,7 @@ class DraftPolicy {
   const PolicyOptions& options_;
   const TargetCost& target_;
   Average level_{};  // seconds of drafting one level for one branch
-  Trials trials_;
+  RetryBackoff trials_;
   // [levels] one branch's share of the coming forward if each branch verifies a node per level.
   std::array<double, AcceptanceRates::kLevels + 1> share_{};
 };

@@ -59,7 +59,7 @@ Engine::Engine(std::shared_ptr<ModelRunner> runner, std::shared_ptr<TreeSeqCache
       speculation_(stats_),
       constraints_(stats_, info_.vocab_size),
       branches_(std::move(cache), config.max_branches, speculation_, config.window, config.quantize_after),
-      held_(branches_),
+      pinned_(branches_),
       context_{.branches = branches_,
                .jobs = jobs_,
                .vocabulary = vocabulary_,
@@ -148,27 +148,27 @@ void Engine::replace(BranchId id, std::int64_t first, std::int64_t last, std::sp
   branches_.tell(branch);
 }
 
-void Engine::uncache(BranchId id, std::int64_t length) {
+void Engine::drop_cells_from(BranchId id, std::int64_t length) {
   Branch& branch = branches_.still(id);
   require<InvalidRange>(length >= 0, "uncaching branch ", id, " behind ", length, " tokens");
   branch.next_logits.reset();
   branches_.drop_cells(branch, std::min(position(length), branch.length()));
 }
 
-std::size_t Engine::lacking(BranchId id) { return branches_.feedable(branches_.at(id)); }
+std::size_t Engine::n_to_refill(BranchId id) { return branches_.feedable(branches_.at(id)); }
 
-Cell Engine::owned(BranchId id, std::int64_t first) {
+Cell Engine::n_exclusive_cells(BranchId id, std::int64_t first) {
   require<InvalidRange>(first >= 0, "what branch ", id, " owns from position ", first, " on");
-  return branches_.owned(branches_.at(id), position(first));
+  return branches_.n_exclusive_cells(branches_.at(id), position(first));
 }
 
 std::vector<Forgotten> Engine::forgotten(BranchId id) { return branches_.at(id).forgotten; }
 
-void Engine::go_on(JobId id, bool made_room) {
-  if (Job* job = find(id)) job->go_on(made_room);
+void Engine::resume(JobId id, bool made_room) {
+  if (Job* job = find(id)) job->resume(made_room);
 }
 
-std::pair<Pos, Epoch> Engine::end(BranchId id) {
+std::pair<Pos, Epoch> Engine::tip(BranchId id) {
   const Branch& branch = branches_.idle(id);
   return {branch.length(), branch.lineage.at(branch.length())};
 }
@@ -268,13 +268,13 @@ void Engine::cancel(JobId id) {
   sweep(settled_);
 }
 
-bool Engine::take_back(JobId id, Pos kept) {
+bool Engine::undo(JobId id, Pos kept) {
   cancel(id);
-  return branches_.take_back(id, kept);
+  return branches_.undo(id, kept);
 }
 
-void Engine::taken(JobId id, std::int32_t tokens) {
-  if (Job* job = find(id)) job->taken(tokens);
+void Engine::ack(JobId id, std::int32_t tokens) {
+  if (Job* job = find(id)) job->ack(tokens);
 }
 
 }  // namespace agentkv

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "engine/forward.h"
-#include "engine/held_cells.h"
 #include "engine/jobs.h"
+#include "engine/pinned_cells.h"
 
 namespace agentkv {
 
@@ -45,39 +45,39 @@ class Engine {
   Cell forget(BranchId branch, std::int64_t first, std::int64_t last, bool for_room = false);
   std::vector<Forgotten> forgotten(BranchId branch);
   // How many of its tokens the next job feeds at once, before all else.
-  std::size_t lacking(BranchId branch);
+  std::size_t n_to_refill(BranchId branch);
   // How many cells are free for it once the branch has no token any more from position `first` on.
-  Cell owned(BranchId branch, std::int64_t first);
+  Cell n_exclusive_cells(BranchId branch, std::int64_t first);
   // The cache keeps the first `length` tokens of the branch, at most; its next job feeds the others again.
-  void uncache(BranchId branch, std::int64_t length);
+  void drop_cells_from(BranchId branch, std::int64_t length);
   // Tokens before this position can be replaced: not the last one, and none of an output that is being generated.
   Pos replaceable(BranchId branch);
   // Would a generation under this constraint go on with the output that the branch was asked for last?
   bool goes_on(BranchId branch, const std::shared_ptr<Constraint>& constraint) const;
   // Tokens [first, last) give way to others, and all that follows them is computed anew, by the next job.
   void replace(BranchId branch, std::int64_t first, std::int64_t last, std::span<const Token> tokens);
-  // Ends the wait of a generation that waits for room: StepReport::full named it, and copy() and the verbs above worked
-  // on its branch meanwhile.
-  void go_on(JobId job, bool made_room);
+  // Ends the wait of a generation that waits for room: StepReport::out_of_room named it, and copy() and the verbs above
+  // worked on its branch meanwhile.
+  void resume(JobId job, bool made_room);
   void close(BranchId branch);
   // Moves cells to the front of the cache, of which the first cells that are returned are in use or retained then. With
   // `retain`, what was retained beyond so many cells is let go first.
   Cell compact(std::optional<Cell> retain = {});
   Cell cells_of(std::span<const BranchId> branches) const { return branches_.cells_of(branches); }  // each once
   // Which history a branch has: its length, and the epoch of its last token.
-  std::pair<Pos, Epoch> end(BranchId branch);
+  std::pair<Pos, Epoch> tip(BranchId branch);
   const Branch& branch(BranchId id) { return branches_.at(id); }
   // How the logs differ from what the last call said, as of the end of each branch's last verb or job.
   std::vector<LogChange> take_changes() { return branches_.take_changes(); }
 
-  // Branches whose K and V are kept outside of the cache, see held_cells.h. What is in the cells is for whoever holds
+  // Branches whose K and V are kept outside of the cache, see pinned_cells.h. What is in the cells is for whoever holds
   // them to read and write.
-  HeldCells& held() { return held_; }
-  // All or none; without a hold those that have no rows.
-  std::vector<BranchId> restore(std::optional<HoldId> hold, std::span<const StoredBranch> stored);
-  // Rows of a hold by take_unshared(): their cells are the hold's alone from now on, and the branch waits for them.
-  void set_aside(BranchId branch, HoldId hold);
-  void bring_back(BranchId branch, HoldId hold);  // the rows lie in another hold now
+  PinnedCells& pinned() { return pinned_; }
+  // All or none; without a pin those that have no rows.
+  std::vector<BranchId> restore(std::optional<PinId> pin, std::span<const StoredBranch> stored);
+  // Rows of a pin by take_unshared(): their cells are the pin's alone from now on, and the branch waits for them.
+  void offload(BranchId branch, PinId pin);
+  void reload(BranchId branch, PinId pin);  // the rows lie in another pin now
   // A branch that was made anew from its tokens draws as the one that it stands for.
   void set_stream(BranchId branch, std::uint64_t rng_stream, std::uint32_t forks);
 
@@ -92,9 +92,9 @@ class Engine {
   void cancel(JobId job);  // a job that has ended is left as it is
   // Ends an extend or a generation that emits, and undoes it as far as it made more than its first `kept` tokens. False
   // where its branch is gone or went on since: then what it made stays.
-  bool take_back(JobId job, Pos kept = 0);
+  bool undo(JobId job, Pos kept = 0);
   // The reader of a generation that emits has taken so many more of its tokens.
-  void taken(JobId job, std::int32_t tokens);
+  void ack(JobId job, std::int32_t tokens);
 
   StepReport step();
   // What ends without a forward: cancelled jobs, and those whose logits are known. Part of every step.
@@ -103,7 +103,7 @@ class Engine {
   Stats stats();
   // Throws std::logic_error unless every sequence and every cell has the owners that the tables say: for tests. Builds
   // with AGENTKV_CHECK_OWNERS do so after each step.
-  void check_owners() const { branches_.check_owners(held_.size()); }
+  void check_owners() const { branches_.check_owners(pinned_.size()); }
   const BranchTable& branches() const { return branches_; }
   const std::shared_ptr<ModelRunner>& runner() const { return runner_; }
   const Vocabulary& vocabulary() const { return vocabulary_; }
@@ -146,7 +146,7 @@ class Engine {
   Speculation speculation_;
   Constraints constraints_;
   BranchTable branches_;
-  HeldCells held_;
+  PinnedCells pinned_;
   JobContext context_;
   Batch batch_;
   Forward forward_;

@@ -43,9 +43,9 @@ StepReport Engine::step() {
   for (const auto& job : jobs_) job->end_step();
   sweep(report.finished);
   report.emitted = std::exchange(context_.emitted, {});
-  report.full = std::exchange(context_.full, {});
+  report.out_of_room = std::exchange(context_.full, {});
 
-  report.idle = report.forwards == 0 && report.emitted.empty() && report.finished.empty() && report.full.empty();
+  report.idle = report.forwards == 0 && report.emitted.empty() && report.finished.empty() && report.out_of_room.empty();
   if (report.rows > 0) stats_.count_step(static_cast<std::size_t>(report.rows));
   report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   report.forward_seconds = stats_.forward_seconds - forward_before;
@@ -190,7 +190,7 @@ void Engine::deliver(std::span<const Segment> segments, std::span<const float> l
     if (entry.branch) {
       branches_.let_go(*entry.branch);
       branches_.quantize_old(*entry.branch);
-      if (held_.empty()) branches_.discard_old(*entry.branch);
+      if (pinned_.empty()) branches_.discard_old(*entry.branch);
     }
     const auto own_features = features.first(features.empty() ? 0 : segment.count * feature_dim);
     features = features.subspan(own_features.size());

@@ -5,9 +5,9 @@
 
 namespace agentkv {
 
-std::vector<BranchId> Engine::restore(std::optional<HoldId> hold, std::span<const StoredBranch> stored) {
+std::vector<BranchId> Engine::restore(std::optional<PinId> pin, std::span<const StoredBranch> stored) {
   std::optional<SeqId> seq;
-  if (hold) seq = held_.sequence(*hold);
+  if (pin) seq = pinned_.sequence(*pin);
   branches_.check_room(stored.size());
   for (const StoredBranch& image : stored) {
     vocabulary_.check(image.log);
@@ -32,15 +32,15 @@ std::vector<BranchId> Engine::restore(std::optional<HoldId> hold, std::span<cons
   return ids;
 }
 
-void Engine::set_aside(BranchId id, HoldId hold) {
+void Engine::offload(BranchId id, PinId pin) {
   Branch& branch = branches_.idle(id);
-  branches_.set_aside(branch, held_.end_of(hold, branch));
+  branches_.offload(branch, pinned_.end_of(pin, branch));
 }
 
-void Engine::bring_back(BranchId id, HoldId hold) {
+void Engine::reload(BranchId id, PinId pin) {
   Branch& branch = branches_.at(id);
   require<InvalidRange>(branch.aside.has_value(), "branch ", id, " is not set aside");
-  branches_.bring_back(branch, held_.sequence(hold));
+  branches_.reload(branch, pinned_.sequence(pin));
 }
 
 void Engine::set_stream(BranchId id, std::uint64_t rng_stream, std::uint32_t forks) {

@@ -48,15 +48,15 @@ Pos ExtendJob::common_with(const ExtendJob& other) const {
 }
 
 // Prompts that were opened together are computed once as far as they are alike: by the one that came first.
-std::optional<Ahead> ExtendJob::find_ahead() const {
-  std::optional<Ahead> most;
+std::optional<SharedPrefill> ExtendJob::find_ahead() const {
+  std::optional<SharedPrefill> most;
   if (behind() || !context_.branches.keeps_all(branch_) || total() < branch_.n_cached + kWorthWaiting) return most;
   for (const auto& job : context_.jobs) {
     if (job->id() >= id()) break;
     const auto* other = dynamic_cast<const ExtendJob*>(job.get());
     if (!other || other->done() || !other->branch_.lends) continue;
     const Pos common = common_with(*other);
-    if (common > (most ? most->length : 0)) most = Ahead{other->id(), other->branch_.id, common};
+    if (common > (most ? most->length : 0)) most = SharedPrefill{other->id(), other->branch_.id, common};
   }
   return most;
 }

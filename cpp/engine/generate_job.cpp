@@ -119,7 +119,7 @@ void GenerateJob::learn(std::span<const std::int32_t> accepted) {
     if (speculator_) context_.speculation.learn(*speculator_, accepted);
     return;
   }
-  const Ride& ride = constrained_->ride;
+  const ConstrainedDraft& ride = constrained_->ride;
   const std::vector<std::int32_t> guessed = ride.guessed_of(accepted);
   context_.stats.forced += accepted.size() - guessed.size();
   if (!speculator_) return;

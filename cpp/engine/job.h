@@ -71,7 +71,7 @@ class Job {
   // It cannot go on before its owner has made room.
   virtual bool waits_for_room() const { return false; }
   // Its owner has, or has not: then it ends.
-  virtual void go_on(bool) {}
+  virtual void resume(bool) {}
   // It waits until another branch has so many of its first positions, to share them; 0 for none.
   virtual Pos awaits(BranchId) const { return 0; }
   // Does it write an output under a constraint, of which no token may give way?
@@ -79,7 +79,7 @@ class Job {
   // The log before what it makes has so many tokens more.
   virtual void shifted(Pos) {}
   // The reader of its emitted tokens has taken this many more.
-  virtual void taken(std::int32_t) {}
+  virtual void ack(std::int32_t) {}
   void end_step() {
     prepared_ = false;
     give_back();

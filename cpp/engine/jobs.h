@@ -16,7 +16,7 @@
 namespace agentkv {
 
 // A job that computes a history which another one begins alike: the first `length` tokens.
-struct Ahead {
+struct SharedPrefill {
   JobId job;
   BranchId branch;
   Pos length;
@@ -39,7 +39,7 @@ class ExtendJob final : public Job {
 
   bool waits();
   bool take_what_is_there(const Branch* other, Pos length);
-  std::optional<Ahead> find_ahead() const;
+  std::optional<SharedPrefill> find_ahead() const;
   Pos common_with(const ExtendJob& other) const;
   void advance(std::size_t count);
   Token token_at(Pos position) const;
@@ -47,7 +47,7 @@ class ExtendJob final : public Job {
 
   std::vector<Token> tokens_;  // the branch's last token, where it is pending, and the new ones
   std::size_t fed_ = 0;
-  std::optional<Ahead> ahead_;
+  std::optional<SharedPrefill> ahead_;
   const std::size_t n_pending_;
   const Pos base_length_;
   const LogitsRow base_row_;
@@ -77,7 +77,7 @@ struct GenerateOptions {
   bool ignore_eos = false;
   bool emit = false;
   std::int32_t emit_ahead = 0;            // pauses when so many emitted tokens are not taken; 0: never
-  bool wait_for_room = false;             // where there is none, until go_on()
+  bool wait_for_room = false;             // where there is none, until resume()
   std::vector<std::int32_t> pauses = {};  // and once it has made so many tokens, in order, whatever room there is
   std::int32_t top_logprobs = 0;          // so many of the likeliest tokens are told beside each one
   // What an earlier generation, which this one goes on with, had put at the end of the log:
@@ -115,10 +115,10 @@ class GenerateJob final : public Job {
     return waits_for_room() || (options_.emit_ahead > 0 && untaken_ >= options_.emit_ahead);
   }
   bool waits_for_room() const override { return room_ == Room::Asked; }
-  void go_on(bool made_room) override { room_ = made_room ? Room::Enough : Room::Refused; }
+  void resume(bool made_room) override { room_ = made_room ? Room::Enough : Room::Refused; }
   bool is_constrained() const override { return constrained_.has_value(); }
   void shifted(Pos tokens) override;
-  void taken(std::int32_t tokens) override { untaken_ -= tokens; }
+  void ack(std::int32_t tokens) override { untaken_ -= tokens; }
 
  private:
   void prepare() override;

@@ -70,7 +70,7 @@ struct StepReport {
   std::int32_t forwards = 0;
   std::vector<Emitted> emitted;
   std::vector<Finished> finished;
-  std::vector<JobId> full;  // generations that wait for room
+  std::vector<JobId> out_of_room;  // generations that wait for room
   std::vector<Share> shares;
   double seconds = 0;          // that the step took
   double forward_seconds = 0;  // of these, inside the program

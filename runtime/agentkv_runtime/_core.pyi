@@ -741,9 +741,9 @@ class StepReport:
         """Jobs that ended in this step, or between it and the one before."""
 
     @property
-    def full(self) -> list[int]:
+    def out_of_room(self) -> list[int]:
         """
-        Generations with wait_for_room that wait from now on, for Engine.go_on.
+        Generations with wait_for_room that wait from now on, for Engine.resume.
         """
 
 class AcceptanceRates:
@@ -937,8 +937,8 @@ class PolicyOptions:
     @property
     def longest_pause(self) -> int: ...
 
-class Hold:
-    """Cells that stay until they are released."""
+class Pin:
+    """Cells that stay until they are unpinned."""
 
     @property
     def id(self) -> int: ...
@@ -958,7 +958,7 @@ class StoredBranch:
     @property
     def rows(self) -> numpy.typing.NDArray[numpy.int32]:
         """
-        int32 [n, 3]: from which row of the hold, to which position, how many. What they do not cover is fed again.
+        int32 [n, 3]: from which row of the pin, to which position, how many. What they do not cover is fed again.
         """
 
     @property
@@ -1031,7 +1031,7 @@ class Engine:
         Forgets the tokens from `length` on. Given the epoch that the token before `length` had, it raises InvalidRollback where the branch has that token no more. What was forgotten since is taken back, unless it made room or keep_forgotten says that it stays so. Raises BranchClosed, BranchBusy, InvalidRollback.
         """
 
-    def end(self, branch: int) -> tuple[int, int]:
+    def tip(self, branch: int) -> tuple[int, int]:
         """
         Which history a branch has: its length, and the epoch of its last token, 0 where there is none. Tokens that a branch wrote one after another share an epoch, which no others have. Raises BranchClosed, BranchBusy.
         """
@@ -1056,14 +1056,14 @@ class Engine:
         The ranges [first, last) of positions that were forgotten. Raises BranchClosed.
         """
 
-    def uncache(self, branch: int, length: int) -> None:
+    def drop_cells_from(self, branch: int, length: int) -> None:
         """
         The cache keeps the first `length` tokens of the branch, at most; its next job feeds the others again. Raises BranchClosed, BranchBusy, InvalidRange.
         """
 
-    def go_on(self, job: int, made_room: bool) -> None:
+    def resume(self, job: int, made_room: bool) -> None:
         """
-        Ends the wait of a generation that StepReport.full named, on whose branch forget, replace, uncache and copy worked meanwhile; without room it ends. Nothing happens to other jobs.
+        Ends the wait of a generation that StepReport.out_of_room named, on whose branch forget, replace, drop_cells_from and copy worked meanwhile; without room it ends. Nothing happens to other jobs.
         """
 
     def compact(self, retain: int | None = None) -> int:
@@ -1110,12 +1110,12 @@ class Engine:
         Would a generation under this constraint go on with the output that the branch was asked for last? Raises BranchClosed.
         """
 
-    def lacking(self, branch: int) -> int:
+    def n_to_refill(self, branch: int) -> int:
         """
         How many of its tokens the next job feeds at once, before all else. Raises BranchClosed.
         """
 
-    def owned(self, branch: int, first: int) -> int:
+    def n_exclusive_cells(self, branch: int, first: int) -> int:
         """
         How many cells are free for it once the branch has no token any more from position `first` on. Raises BranchClosed, InvalidRange.
         """
@@ -1169,62 +1169,62 @@ class Engine:
         Ends a job at once, with finish_reason "cancelled" in the next report. Nothing happens to one that has ended.
         """
 
-    def take_back(self, job: int, kept: int = 0) -> bool:
+    def undo(self, job: int, kept: int = 0) -> bool:
         """
         Ends an extend or a generation that emits, and undoes it as far as it made more than its first `kept` tokens: the branch is as if it had made no more. False where the branch is closed or went on since; then what it made stays.
         """
 
-    def taken(self, job: int, tokens: int) -> None:
+    def ack(self, job: int, tokens: int) -> None:
         """
         The reader of a generation with emit_ahead has taken so many more of its tokens.
         """
 
-    def hold(self, branches: Sequence[int]) -> tuple[Hold, list[StoredBranch]]:
+    def pin(self, branches: Sequence[int]) -> tuple[Pin, list[StoredBranch]]:
         """
-        Every cell of these branches, once each, and the branches as they are now, running jobs or not. The cells stay until the hold is released. Raises BranchClosed, TooManyBranches.
+        Every cell of these branches, once each, and the branches as they are now, running jobs or not. The cells stay until they are unpinned. Raises BranchClosed, TooManyBranches.
         """
 
-    def hold_unshared(self, branch: int) -> Hold:
+    def pin_unshared(self, branch: int) -> Pin:
         """
         The cells of an idle branch that nobody else has. Raises BranchClosed, BranchBusy, TooManyBranches.
         """
 
-    def reserve(self, rows: int, align: int = 0) -> Hold:
+    def reserve(self, rows: int, align: int = 0) -> Pin:
         """
         So many new cells, to be written; with an `align`, in a row from a multiple of it on if there are such cells. Raises ContextFull, TooManyBranches.
         """
 
-    def held_cells(self, hold: int, first: int, count: int) -> list[int]:
+    def pinned_cells(self, pin: int, first: int, count: int) -> list[int]:
         """
-        Where rows [first, first + count) of a hold lie now; good until the next verb or step. Raises InvalidRange.
-        """
-
-    def held_lacks(self, hold: int, first: int, count: int) -> numpy.typing.NDArray[numpy.uint8]:
-        """
-        uint8 [count]: of how many groups of layers rows [first, first + count) of a hold hold nothing. Groups are layers with the same window, numbered from the shortest on. Raises InvalidRange.
+        Where rows [first, first + count) of a pin lie now; good until the next verb or step. Raises InvalidRange.
         """
 
-    def discard(self, hold: int, first: int, lacks: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+    def pinned_dropped_groups(self, pin: int, first: int, count: int) -> numpy.typing.NDArray[numpy.uint8]:
         """
-        As held_lacks gave it, of rows that were written: they hold nothing in these layers from now on. Raises InvalidRange.
+        uint8 [count]: of how many groups of layers rows [first, first + count) of a pin hold nothing. Groups are layers with the same window, numbered from the shortest on. Raises InvalidRange.
         """
 
-    def release(self, hold: int) -> None:
+    def discard(self, pin: int, first: int, lacks: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+        """
+        As pinned_dropped_groups gave it, of rows that were written: they hold nothing in these layers from now on. Raises InvalidRange.
+        """
+
+    def unpin(self, pin: int) -> None:
         """Lets the cells go that nobody else has. Idempotent."""
 
-    def restore(self, hold: int | None, stored: Sequence[StoredBranch]) -> list[int]:
+    def restore(self, pin: int | None, stored: Sequence[StoredBranch]) -> list[int]:
         """
-        New branches over the rows of a hold, or without one where they have no rows; all or none. Raises TooManyBranches, InvalidToken, PositionsExhausted, and InvalidRange for what does not fit together.
-        """
-
-    def set_aside(self, branch: int, hold: int) -> None:
-        """
-        The branch lets go of what hold_unshared() gave, and no verb but close works on it until it is back. Raises BranchClosed, BranchBusy, and InvalidRange where it went on since.
+        New branches over the rows of a pin, or without one where they have no rows; all or none. Raises TooManyBranches, InvalidToken, PositionsExhausted, and InvalidRange for what does not fit together.
         """
 
-    def bring_back(self, branch: int, hold: int) -> None:
+    def offload(self, branch: int, pin: int) -> None:
         """
-        What was set aside lies in the rows of this hold now. Raises BranchClosed, InvalidRange.
+        The branch lets go of what pin_unshared() gave, and no verb but close works on it until it is back. Raises BranchClosed, BranchBusy, and InvalidRange where it went on since.
+        """
+
+    def reload(self, branch: int, pin: int) -> None:
+        """
+        What was set aside lies in the rows of this pin now. Raises BranchClosed, InvalidRange.
         """
 
     def set_stream(self, branch: int, rng_stream: int, forks: int) -> None:

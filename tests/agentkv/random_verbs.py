@@ -280,8 +280,8 @@ class Verbs:
         """How many cells these branches have, and what the engine would save of each."""
 
         def hold(engine: Any) -> tuple[int, list[Any]]:
-            hold, images = engine.hold(ids)
-            engine.release(hold.id)
+            hold, images = engine.pin(ids)
+            engine.unpin(hold.id)
             return hold.rows, images
 
         return await self.ctx._core.loop.call(hold)

@@ -45,3 +45,12 @@ def test_every_entry_is_an_error_of_the_runtime() -> None:
 @pytest.mark.parametrize("foreign", [ValueError("x"), _core.Error("x"), type("BranchBusy", (Exception,), {})("x")])
 def test_errors_of_others_pass_through(foreign: Exception) -> None:
     assert from_native(foreign) is foreign
+
+
+def test_wire_codes_are_read_as_they_are_written() -> None:
+    from agentkv._errors import WIRE_CODES, wire_code
+    from agentkv.remote.errors import error_of
+
+    for code, kind in WIRE_CODES.items():
+        assert type(error_of("host", {"code": code, "message": "why"})) is kind
+        assert wire_code(kind) in WIRE_CODES

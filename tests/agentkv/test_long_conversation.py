@@ -25,8 +25,8 @@ async def forgotten(ctx: kv.Context, branch: kv.Branch) -> list[tuple[int, int, 
     """What a branch forgot, as the engine would save it: (first, last, tokens that there were, made room)."""
 
     def look(engine: Any) -> list[tuple[int, int, int, bool]]:
-        hold, (image,) = engine.hold([branch.id])
-        engine.release(hold.id)
+        hold, (image,) = engine.pin([branch.id])
+        engine.unpin(hold.id)
         return list(image.forgotten)
 
     return await ctx._core.loop.call(look)

@@ -83,7 +83,7 @@ async def expected(branch: kv.Branch, free: kv.Generation, budget: int, closed: 
             if len(made) >= most:
                 return made[:most]
             other = await fork(branch)
-            await other._core.loop.run(_fed(other, made))
+            await other._handle.run(_fed(other, made))
             rest = await other.generate(**{**how, "max_tokens": most - len(made), "thinking": 0})
             return [*made, *rest.tokens]
     raise AssertionError

@@ -40,8 +40,8 @@ class Watched:
             self._made[emitted.job].append(emitted.token)
         return report
 
-    def take_back(self, job: int, kept: int = 0) -> bool:
-        done: bool = self._engine.take_back(job, kept)
+    def undo(self, job: int, kept: int = 0) -> bool:
+        done: bool = self._engine.undo(job, kept)
         if job not in self._begun:
             return done
         branch, found = self._begun[job]

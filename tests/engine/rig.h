@@ -107,7 +107,7 @@ class Rig {
       }
     }
     engine.check_owners();
-    if (!engine.held().empty()) return;
+    if (!engine.pinned().empty()) return;
     CHECK_EQ(cells->live_sequences(), live);
     CHECK_EQ(cells->used(), static_cast<Cell>(owned.size()));
   }

@@ -159,12 +159,12 @@ void a_generation_waits_for_its_reader() {
   while (!rig.finished.contains(fast)) rig.step();
   CHECK(rig.step().idle);
   CHECK_EQ(rig.emitted.size(), std::size_t{2});
-  rig.engine.taken(slow, 1);
+  rig.engine.ack(slow, 1);
   rig.drain();
   CHECK_EQ(rig.emitted.size(), std::size_t{3});
-  rig.engine.taken(slow, 3);
+  rig.engine.ack(slow, 3);
   CHECK_EQ(rig.run(slow).tokens.size(), std::size_t{6});
-  rig.engine.taken(slow, 9);  // it has ended: nothing happens
+  rig.engine.ack(slow, 9);  // it has ended: nothing happens
 }
 
 void stats_add_up() {

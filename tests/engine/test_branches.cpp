@@ -265,22 +265,22 @@ void an_extend_is_taken_back_unless_its_branch_went_on() {
     CHECK(!rig.run(job).error);
     return job;
   };
-  rig.engine.take_back(extend());
+  rig.engine.undo(extend());
   CHECK(rig.log(branch) == prompt_tokens(6));
   check_goes_on(rig, branch, prompt_tokens(6));
   rig.engine.rollback(branch, 6);
   const JobId built_on = extend();
   const Tokens more = rig.generate(branch, 2).tokens;
-  rig.engine.take_back(built_on);
+  rig.engine.undo(built_on);
   CHECK(rig.log(branch) == joined(joined(prompt_tokens(6), {4, 5}), more));
   rig.engine.rollback(branch, 6);
   const JobId forgotten = extend();
   rig.engine.rollback(branch, 7);
-  rig.engine.take_back(forgotten);
+  rig.engine.undo(forgotten);
   CHECK_EQ(rig.log(branch).size(), std::size_t{7});
   const JobId busy = extend();
   rig.engine.generate(branch, {.max_tokens = 3});
-  rig.engine.take_back(busy);
+  rig.engine.undo(busy);
   rig.drain();
   CHECK(rig.log(branch).size() > std::size_t{9});
 }

@@ -211,12 +211,12 @@ class Play {
 
   // Out of the cache and back into it, as one that is saved or as one that is offloaded.
   void store(BranchId id) {
-    HeldCells& held = engine_.held();
-    const auto hold = draw(0, 1) == 0 ? held.take_unshared(id) : HeldCells::Hold{-1, 0};
+    PinnedCells& held = engine_.pinned();
+    const auto hold = draw(0, 1) == 0 ? held.take_unshared(id) : PinnedCells::Pin{-1, 0};
     if (hold.id >= 0) {
-      engine_.set_aside(id, hold.id);
-      engine_.bring_back(id, hold.id);
-      return held.release(hold.id);
+      engine_.offload(id, hold.id);
+      engine_.reload(id, hold.id);
+      return held.unpin(hold.id);
     }
     const BranchId one[] = {id};
     const auto [taken, images] = held.take(one);
@@ -224,7 +224,7 @@ class Play {
       add(engine_.restore(taken.id, images)[0], known_[id]);
       ++counts["stored"];
     }
-    held.release(taken.id);
+    held.unpin(taken.id);
   }
 
   static void replaced(Known& known, Pos first, Pos last, const Tokens& tokens) {
@@ -303,18 +303,18 @@ void what_it_refuses_changes_nothing() {
 void a_branch_owns_what_no_other_one_holds() {
   Rig rig;
   const BranchId branch = rig.prompt(prompt_tokens(10));
-  CHECK_EQ(rig.engine.owned(branch, 0), 10);
-  CHECK_EQ(rig.engine.owned(branch, 4), 6);
-  CHECK_EQ(rig.engine.owned(branch, 11), 0);
-  CHECK_THROWS(rig.engine.owned(branch, -1), InvalidRange);
+  CHECK_EQ(rig.engine.n_exclusive_cells(branch, 0), 10);
+  CHECK_EQ(rig.engine.n_exclusive_cells(branch, 4), 6);
+  CHECK_EQ(rig.engine.n_exclusive_cells(branch, 11), 0);
+  CHECK_THROWS(rig.engine.n_exclusive_cells(branch, -1), InvalidRange);
   rig.engine.forget(branch, 5, 7);  // takes the last cell, too, which is fed again
-  CHECK_EQ(rig.engine.owned(branch, 4), 3);
+  CHECK_EQ(rig.engine.n_exclusive_cells(branch, 4), 3);
   const BranchId fork = rig.engine.fork(branch);
-  CHECK_EQ(rig.engine.owned(branch, 0), 0);
+  CHECK_EQ(rig.engine.n_exclusive_cells(branch, 0), 0);
   rig.engine.rollback(fork, 8);  // and gives its last cell back, too
-  CHECK_EQ(rig.engine.owned(branch, 0), 2);
+  CHECK_EQ(rig.engine.n_exclusive_cells(branch, 0), 2);
   const Cell before = rig.cells->used();
-  const Cell owned = rig.engine.owned(branch, 3);
+  const Cell owned = rig.engine.n_exclusive_cells(branch, 3);
   rig.engine.rollback(branch, 3);
   CHECK_EQ(before - rig.cells->used(), owned);
 }
@@ -331,26 +331,26 @@ void a_generation_waits_for_room() {
   const JobId job = engine.generate(branch, {.max_tokens = 30, .wait_for_room = true});
   const auto until_full = [&] {
     StepReport report;
-    while (report.full.empty()) {
+    while (report.out_of_room.empty()) {
       report = engine.step();
       CHECK(!report.idle && report.finished.empty());
     }
-    CHECK(report.full == std::vector<JobId>{job});
+    CHECK(report.out_of_room == std::vector<JobId>{job});
     CHECK(engine.step().idle);  // nothing happens until it goes on
     return engine.branch(branch).length();
   };
   CHECK_EQ(until_full(), 17);  // 16 cells, and a token that is in none yet
   CHECK_THROWS(engine.rollback(branch, 3), BranchBusy);
   CHECK_EQ(engine.forget(branch, 2, 7), 5);
-  engine.go_on(job, true);
+  engine.resume(job, true);
   CHECK_EQ(until_full(), 22);
   CHECK_EQ(engine.forget(branch, 7, 12), 5);
-  engine.go_on(job, true);
+  engine.resume(job, true);
   CHECK_EQ(until_full(), 24);  // for want of positions
   engine.replace(branch, 2, 12, {});
   const Tokens before = engine.branch(branch).log;
   CHECK_EQ(static_cast<int>(before.size()), 14);
-  engine.go_on(job, true);
+  engine.resume(job, true);
   CHECK_EQ(until_full(), 17);
   const Tokens after = engine.branch(branch).log;
   for (std::size_t length = 15; length < after.size(); ++length) {  // the 15th was drawn before tokens left
@@ -358,12 +358,12 @@ void a_generation_waits_for_room() {
     const auto row = deep_logits(history, {}, {}, kVocab);
     CHECK_EQ(after[length], static_cast<Token>(std::max_element(row.begin(), row.end()) - row.begin()));
   }
-  engine.go_on(job, false);
+  engine.resume(job, false);
   const StepReport report = engine.step();
   CHECK_EQ(std::string(report.finished.at(0).finish_reason), "context_full");
   CHECK_EQ(report.finished[0].tokens.size(), 17u);
   CHECK_EQ(report.finished[0].prompt_tokens, 0);
-  engine.go_on(job, true);  // one that has ended is left alone
+  engine.resume(job, true);  // one that has ended is left alone
 }
 
 }  // namespace

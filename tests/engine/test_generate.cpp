@@ -319,11 +319,11 @@ void a_generation_pauses_where_it_is_told_to() {
   const Tokens plain = rig.generate(alike, 12).tokens;
   const JobId job = rig.engine.generate(branch, {.max_tokens = 12, .wait_for_room = true, .pauses = {0, 3, 5}});
   for (const std::size_t made : {0u, 3u, 5u}) {
-    while (rig.step().full != std::vector{job}) CHECK(!rig.finished.contains(job));
+    while (rig.step().out_of_room != std::vector{job}) CHECK(!rig.finished.contains(job));
     CHECK_EQ(rig.log(branch).size(), prompt.size() + made);
     rig.step();  // it waits
     CHECK_EQ(rig.log(branch).size(), prompt.size() + made);
-    rig.engine.go_on(job, true);
+    rig.engine.resume(job, true);
   }
   CHECK(rig.run(job).tokens == plain);
   for (const auto& [waits, pauses] : {std::pair{false, std::vector{1}}, {true, {2, 1}}, {true, {-1}}}) {

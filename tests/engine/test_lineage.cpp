@@ -61,7 +61,7 @@ class Record {
       case 3: {  // as an extend that is cancelled
         const JobId job = rig_.engine.extend(id, prompt_tokens(3, pick(3), 4));
         if (pick(2)) rig_.step();
-        rig_.engine.take_back(job);
+        rig_.engine.undo(job);
         return;
       }
       default:
@@ -83,7 +83,7 @@ class Record {
 
   void mark() {
     const BranchId id = any();
-    const auto [length, epoch] = rig_.engine.end(id);
+    const auto [length, epoch] = rig_.engine.tip(id);
     CHECK_EQ(static_cast<std::size_t>(length), names_.at(id).size());
     for (const LogChange& change : rig_.engine.take_changes()) told_[change.branch] = change.epoch;
     CHECK_EQ(told_.at(id), epoch);
@@ -121,7 +121,7 @@ class Record {
 void a_history_that_is_brought_back_has_its_marks_again() {
   Rig rig;
   const BranchId branch = rig.prompt(prompt_tokens(8));
-  const auto [length, epoch] = rig.engine.end(branch);
+  const auto [length, epoch] = rig.engine.tip(branch);
   const BranchId before = rig.engine.copy(branch);
   rig.engine.rollback(branch, 5);
   CHECK_THROWS(rig.engine.rollback(branch, length, epoch), InvalidRollback, "mark at 8", "5 tokens");
@@ -136,13 +136,13 @@ void a_history_that_is_brought_back_has_its_marks_again() {
 void only_an_idle_branch_has_an_end() {
   Rig rig;
   const BranchId empty = rig.engine.create().first;
-  CHECK(rig.engine.end(empty) == std::pair(Pos{0}, Epoch{0}));
+  CHECK(rig.engine.tip(empty) == std::pair(Pos{0}, Epoch{0}));
   const JobId job = rig.engine.extend(empty, prompt_tokens(4));
-  CHECK_THROWS(rig.engine.end(empty), BranchBusy);
+  CHECK_THROWS(rig.engine.tip(empty), BranchBusy);
   rig.run(job);
-  CHECK_EQ(rig.engine.end(empty).first, 4);
+  CHECK_EQ(rig.engine.tip(empty).first, 4);
   rig.engine.close(empty);
-  CHECK_THROWS(rig.engine.end(empty), BranchClosed);
+  CHECK_THROWS(rig.engine.tip(empty), BranchClosed);
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ struct Bench {
 
   Rig rig;
   std::map<BranchId, Tokens> logs;
-  std::vector<HoldId> holds;
+  std::vector<PinId> holds;
 };
 
 struct Taker {
@@ -60,11 +60,11 @@ const std::vector<Taker> kTakers = {
     {"hold", 0, 1,
      [](Bench& b) {
        const BranchId one[] = {b.first()};
-       b.holds.push_back(b.rig.engine.held().take(one).first.id);
+       b.holds.push_back(b.rig.engine.pinned().take(one).first.id);
      }},
     {"hold of what is unshared", 0, 1,
-     [](Bench& b) { b.holds.push_back(b.rig.engine.held().take_unshared(b.first()).id); }},
-    {"reserve", 0, 1, [](Bench& b) { b.holds.push_back(b.rig.engine.held().reserve(7).id); }},
+     [](Bench& b) { b.holds.push_back(b.rig.engine.pinned().take_unshared(b.first()).id); }},
+    {"reserve", 0, 1, [](Bench& b) { b.holds.push_back(b.rig.engine.pinned().reserve(7).id); }},
     {"select", 0, 0,
      [](Bench& b) {
        const Tokens log = b.rig.log(b.first());
@@ -78,7 +78,7 @@ void test_a_taker_gets_its_own_or_is_refused(const Taker& taker, std::size_t liv
   const BranchId trunk = b.rig.prompt(prompt_tokens(9));
   b.add(trunk);
   while (b.logs.size() < live) b.add(b.rig.engine.fork(trunk));
-  while (b.holds.size() < held) b.holds.push_back(b.rig.engine.held().reserve(2).id);
+  while (b.holds.size() < held) b.holds.push_back(b.rig.engine.pinned().reserve(2).id);
   const bool fits = b.logs.size() + taker.branches <= kBranches && b.holds.size() + taker.holds <= kSpare;
   const Cell used = b.rig.cells->used();
   const std::uint32_t forks = b.rig.engine.branch(trunk).forks;
@@ -94,7 +94,7 @@ void test_a_taker_gets_its_own_or_is_refused(const Taker& taker, std::size_t liv
     CHECK_EQ(b.rig.engine.branch(trunk).forks, forks);
   }
   b.rig.engine.check_owners();
-  for (const HoldId hold : b.holds) b.rig.engine.held().release(hold);
+  for (const PinId hold : b.holds) b.rig.engine.pinned().unpin(hold);
   for (const auto& [id, log] : b.logs) CHECK(b.rig.log(id) == log);
   b.rig.drain();
   b.rig.engine.check_owners();
@@ -111,7 +111,7 @@ void test_takers_by_the_hundred(unsigned seed) {
     } catch (const TooManyBranches&) {
     }
     if (!b.holds.empty() && rng() % 3 == 0) {
-      b.rig.engine.held().release(b.holds.back());
+      b.rig.engine.pinned().unpin(b.holds.back());
       b.holds.pop_back();
     }
     if (b.logs.size() > 1 && rng() % 4 == 0) {

@@ -33,7 +33,7 @@ class Session {
       while (pick(3) != 0) step();
     }
     rig_.program->fault = nullptr;
-    for (const HoldId hold : holds_) rig_.engine.held().release(hold);
+    for (const PinId hold : holds_) rig_.engine.pinned().unpin(hold);
     while (!rig_.step().idle) check_finished();
     check_finished();
     CHECK(running_.empty());
@@ -133,7 +133,7 @@ class Session {
 
   // Cells are held for a while, by a save, an offload or a load.
   void hold(BranchId id) {
-    HeldCells& held = rig_.engine.held();
+    PinnedCells& held = rig_.engine.pinned();
     try {
       const BranchId ids[] = {id, any_branch()};
       switch (pick(3)) {
@@ -152,7 +152,7 @@ class Session {
     ++outcomes[holds_.empty() ? "no hold" : "hold"];
     if (holds_.empty() || pick(2) == 0) return;
     std::swap(holds_[pick(holds_.size())], holds_.back());
-    held.release(holds_.back());
+    held.unpin(holds_.back());
     holds_.pop_back();
   }
 
@@ -215,7 +215,7 @@ class Session {
   Rig rig_;
   Copies copies_{rig_.engine};
   std::map<JobId, Running> running_;
-  std::vector<HoldId> holds_;
+  std::vector<PinId> holds_;
 };
 
 }  // namespace

@@ -75,7 +75,7 @@ void shares_say_whose_rows_a_step_merged() {
 void what_was_let_go_is_told_as_fed_again() {
   Rig rig;
   const BranchId branch = rig.prompt(prompt_tokens(20));
-  rig.engine.uncache(branch, 4);
+  rig.engine.drop_cells_from(branch, 4);
   rig.engine.generate(branch, {.max_tokens = 2, .ignore_eos = true});
   std::int32_t again = 0;
   for (StepReport report = rig.step(); !report.idle; report = rig.step()) {

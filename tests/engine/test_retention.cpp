@@ -116,7 +116,7 @@ void one_that_waits_may_be_taken_back() {
   const JobId anew = rig.engine.extend(second, with(shared, {9}));
   CHECK(!rig.run(leads).error);
   CHECK(!rig.run(anew).error);
-  CHECK(rig.engine.take_back(anew));
+  CHECK(rig.engine.undo(anew));
   CHECK(rig.log(second) == (Tokens{3, 4}));
   CHECK(rig.generate(second, 3).tokens == rig.expected({3, 4}, 3));
 }

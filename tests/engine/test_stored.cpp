@@ -9,14 +9,14 @@ namespace {
 // What a file would keep: the rows of a hold, by the tokens that the reference program has in its cells.
 using Rows = std::vector<ReferenceRunner::Entry>;
 
-Rows read(Rig& rig, const HeldCells::Hold& hold) {
+Rows read(Rig& rig, const PinnedCells::Pin& hold) {
   Rows rows;
-  for (const Cell cell : rig.engine.held().cells(hold.id, 0, hold.rows)) rows.push_back(rig.program->cell(cell));
+  for (const Cell cell : rig.engine.pinned().cells(hold.id, 0, hold.rows)) rows.push_back(rig.program->cell(cell));
   return rows;
 }
 
-void write(Rig& rig, const HeldCells::Hold& hold, const Rows& rows) {
-  const auto cells = rig.engine.held().cells(hold.id, 0, hold.rows);
+void write(Rig& rig, const PinnedCells::Pin& hold, const Rows& rows) {
+  const auto cells = rig.engine.pinned().cells(hold.id, 0, hold.rows);
   CHECK_EQ(cells.size(), rows.size());
   for (std::size_t i = 0; i < rows.size(); ++i) rig.program->cell(cells[i]) = rows[i];
 }
@@ -34,7 +34,7 @@ void branches_come_back_and_share_what_they_shared() {
   rig.generate(kid, 3);
   const BranchId empty = rig.engine.create().first;
   const std::vector<BranchId> all = {kid, trunk, empty};
-  const auto [hold, images] = rig.engine.held().take(all);
+  const auto [hold, images] = rig.engine.pinned().take(all);
   CHECK_EQ(hold.rows, rig.cells->used());
   CHECK_EQ(images[0].rows.size(), 1u);
   CHECK(!images[1].next_logits.empty());
@@ -44,14 +44,14 @@ void branches_come_back_and_share_what_they_shared() {
   for (const BranchId id : all) rig.engine.close(id);
   CHECK_EQ(rig.cells->used(), hold.rows);  // the hold has them
   CHECK(read(rig, hold) == rows);
-  rig.engine.held().release(hold.id);
-  rig.engine.held().release(hold.id);
+  rig.engine.pinned().unpin(hold.id);
+  rig.engine.pinned().unpin(hold.id);
   CHECK_EQ(rig.cells->used(), 0);
 
-  const auto fresh = rig.engine.held().reserve(hold.rows);
+  const auto fresh = rig.engine.pinned().reserve(hold.rows);
   write(rig, fresh, rows);
   const auto ids = rig.engine.restore(fresh.id, images);
-  rig.engine.held().release(fresh.id);
+  rig.engine.pinned().unpin(fresh.id);
   rig.check_state();
   CHECK_EQ(rig.cells->used(), hold.rows);
   CHECK_EQ(rig.cells->shared(), 8);
@@ -62,7 +62,7 @@ void branches_come_back_and_share_what_they_shared() {
 
 void cells_in_a_row_are_reserved_where_there_are_some() {
   Rig rig({.capacity = 32});
-  HeldCells& held = rig.engine.held();
+  PinnedCells& held = rig.engine.pinned();
   rig.prompt(prompt_tokens(3));
   const auto row = held.reserve(8, 8);
   const std::vector<Cell> aligned = held.cells(row.id, 0, 8);
@@ -81,13 +81,13 @@ void a_busy_branch_is_held_as_it_is() {
   const JobId job = rig.engine.generate(branch, {.max_tokens = 20, .ignore_eos = true});
   for (int i = 0; i < 5; ++i) rig.engine.step();
   const BranchId one[] = {branch};
-  const auto [hold, images] = rig.engine.held().take(one);
+  const auto [hold, images] = rig.engine.pinned().take(one);
   CHECK(images[0].log == rig.log(branch));
   CHECK_EQ(hold.rows, rig.engine.branch(branch).n_cached);
   rig.engine.cancel(job);
   rig.engine.close(branch);
   const auto ids = rig.engine.restore(hold.id, images);
-  rig.engine.held().release(hold.id);
+  rig.engine.pinned().unpin(hold.id);
   check_goes_on(rig, ids[0], images[0].log);
 }
 
@@ -95,7 +95,7 @@ void what_does_not_fit_changes_nothing() {
   Rig rig({.capacity = 32, .max_sequences = 4, .config = {.max_branches = 3, .max_positions = 20}});
   const BranchId branch = rig.prompt(prompt_tokens(10));
   const BranchId one[] = {branch};
-  const auto [hold, images] = rig.engine.held().take(one);
+  const auto [hold, images] = rig.engine.pinned().take(one);
   const auto refused = [&](auto change) {
     StoredBranch bad = images[0];
     change(bad);
@@ -132,20 +132,20 @@ void what_does_not_fit_changes_nothing() {
   refused([](StoredBranch& b) { b.output.end = 11; });
   refused([](StoredBranch& b) { b.output.began = -1; });
   refused([](StoredBranch& b) { b.output = {.began = 3, .end = 2}; });
-  CHECK_THROWS(rig.engine.held().reserve(23), ContextFull, "22 of 32");
-  CHECK_THROWS(rig.engine.held().reserve(-1), InvalidRange);
-  CHECK_THROWS(rig.engine.held().cells(hold.id, 0, 11), InvalidRange);
-  CHECK_THROWS(rig.engine.held().cells(hold.id, -1, 1), InvalidRange);
+  CHECK_THROWS(rig.engine.pinned().reserve(23), ContextFull, "22 of 32");
+  CHECK_THROWS(rig.engine.pinned().reserve(-1), InvalidRange);
+  CHECK_THROWS(rig.engine.pinned().cells(hold.id, 0, 11), InvalidRange);
+  CHECK_THROWS(rig.engine.pinned().cells(hold.id, -1, 1), InvalidRange);
   const BranchId gone[] = {77};
-  CHECK_THROWS(rig.engine.held().take(gone), BranchClosed);
+  CHECK_THROWS(rig.engine.pinned().take(gone), BranchClosed);
   const std::vector<StoredBranch> three(3, images[0]);
   CHECK_THROWS(rig.engine.restore(hold.id, three), TooManyBranches);
   CHECK_EQ(rig.engine.branches().size(), 1u);
   rig.engine.create();
   rig.engine.create();
-  CHECK_THROWS(rig.engine.held().reserve(1), TooManyBranches, "spare");
-  rig.engine.held().release(hold.id);
-  CHECK_THROWS(rig.engine.restore(hold.id, images), InvalidRange, "hold");
+  CHECK_THROWS(rig.engine.pinned().reserve(1), TooManyBranches, "spare");
+  rig.engine.pinned().unpin(hold.id);
+  CHECK_THROWS(rig.engine.restore(hold.id, images), InvalidRange, "pin");
 }
 
 void a_branch_that_is_set_aside_comes_back() {
@@ -154,28 +154,28 @@ void a_branch_that_is_set_aside_comes_back() {
   const BranchId kid = rig.engine.fork(trunk);
   rig.generate(kid, 5);
   const Tokens history = rig.log(kid);
-  const auto hold = rig.engine.held().take_unshared(kid);
+  const auto hold = rig.engine.pinned().take_unshared(kid);
   CHECK_EQ(hold.rows, rig.engine.branch(kid).n_cached - 6);
   const Rows rows = read(rig, hold);
-  rig.engine.set_aside(kid, hold.id);
-  rig.engine.held().release(hold.id);
+  rig.engine.offload(kid, hold.id);
+  rig.engine.pinned().unpin(hold.id);
   CHECK_EQ(rig.cells->used(), 6);
   CHECK_THROWS(rig.engine.generate(kid, {.max_tokens = 1}), BranchBusy, "set aside");
   CHECK_THROWS(rig.engine.fork(kid), BranchBusy);
   CHECK_THROWS(rig.engine.rollback(kid, 2), BranchBusy);
   const BranchId one[] = {kid};
-  CHECK_THROWS(rig.engine.held().take(one), BranchBusy);
+  CHECK_THROWS(rig.engine.pinned().take(one), BranchBusy);
   // Its prompt can still be lent, as far as its cells are there.
   const auto [other, reused] = rig.engine.create(history);
   CHECK_EQ(reused, 6);
   rig.engine.close(other);
   rig.prompt(prompt_tokens(20));  // others take the cells
 
-  const auto fresh = rig.engine.held().reserve(hold.rows);
+  const auto fresh = rig.engine.pinned().reserve(hold.rows);
   write(rig, fresh, rows);
-  rig.engine.bring_back(kid, fresh.id);
-  rig.engine.held().release(fresh.id);
-  CHECK_THROWS(rig.engine.bring_back(kid, fresh.id), InvalidRange);
+  rig.engine.reload(kid, fresh.id);
+  rig.engine.pinned().unpin(fresh.id);
+  CHECK_THROWS(rig.engine.reload(kid, fresh.id), InvalidRange);
   rig.check_state();
   check_goes_on(rig, kid, history);
   check_goes_on(rig, trunk, prompt_tokens(6));
@@ -184,15 +184,15 @@ void a_branch_that_is_set_aside_comes_back() {
 void a_branch_that_went_on_is_not_set_aside() {
   Rig rig;
   const BranchId branch = rig.prompt(prompt_tokens(6));
-  const auto hold = rig.engine.held().take_unshared(branch);
+  const auto hold = rig.engine.pinned().take_unshared(branch);
   rig.engine.rollback(branch, 4);
-  CHECK_THROWS(rig.engine.set_aside(branch, hold.id), InvalidRange, "went on");
-  rig.engine.held().release(hold.id);
+  CHECK_THROWS(rig.engine.offload(branch, hold.id), InvalidRange, "went on");
+  rig.engine.pinned().unpin(hold.id);
   rig.check_state();
-  const auto again = rig.engine.held().take_unshared(branch);
-  rig.engine.set_aside(branch, again.id);
+  const auto again = rig.engine.pinned().take_unshared(branch);
+  rig.engine.offload(branch, again.id);
   rig.engine.close(branch);  // closing needs no cells
-  rig.engine.held().release(again.id);
+  rig.engine.pinned().unpin(again.id);
   CHECK_EQ(rig.cells->used(), 0);
 }
 

@@ -127,9 +127,9 @@ async def places(branch: kv.Branch) -> list[int]:
         return []
 
     def look(engine: object) -> list[int]:
-        hold, _ = engine.hold([branch.id])  # type: ignore[attr-defined]
-        cells = list(engine.held_cells(hold.id, 0, hold.rows))  # type: ignore[attr-defined]
-        engine.release(hold.id)  # type: ignore[attr-defined]
+        hold, _ = engine.pin([branch.id])  # type: ignore[attr-defined]
+        cells = list(engine.pinned_cells(hold.id, 0, hold.rows))  # type: ignore[attr-defined]
+        engine.unpin(hold.id)  # type: ignore[attr-defined]
         return cells
 
     return await branch.context._core.loop.call(look)

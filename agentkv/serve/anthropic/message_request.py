@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from ..._generate_options import Thinking
 from ..._sampling import Sampling
-from ..._thinking import Thinking
 from ...output import JsonSchema
 from ..asked import Asked
 from ..body import MOST_STOPS, Body

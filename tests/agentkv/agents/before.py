@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sniffio import current_async_library
 
 import agentkv as kv
+from agentkv.agents.threads import ToolThreads
 
 
 def live_tasks() -> int:
@@ -52,10 +53,10 @@ class Before:
         await self.branch.rollback(self.mark)
         gc.collect()
         for _ in range(400):
-            if self._counts() == self.counts and not self.ctx._core.tool_threads.busy:
+            if self._counts() == self.counts and not self.ctx._core.singleton(ToolThreads).busy:
                 break
             await anyio.sleep(0.001)
             await self.ctx._core.loop.call(lambda _: None)
-        assert (self._counts(), self.ctx._core.tool_threads.busy) == (self.counts, 0)
+        assert (self._counts(), self.ctx._core.singleton(ToolThreads).busy) == (self.counts, 0)
         assert self.ctx._core.loop._worker.jobs == {}
         assert self.branch._handle.state.hold is None

@@ -51,7 +51,7 @@ class Both:
             assert self.native.tokens(native).tolist() == branch.log.tolist() == self.logs[table]
             assert self.native.rng_stream(native) == branch.stream
             used += len(branch)
-            end = (self.native.end(native), (len(branch), branch.lineage.at(len(branch))))
+            end = (self.native.tip(native), (len(branch), branch.lineage.at(len(branch))))
             for known in self.ends:  # epochs are other numbers, and name the same histories
                 assert (known[0] == end[0]) == (known[1] == end[1])
             self.ends.append(end)
@@ -91,7 +91,7 @@ async def test_random_verbs(local: kv.Context, seed: int) -> None:
                     both.do(partial(native.rollback, here, length), partial(both.table.rollback, branch, length))
                 case 5:
                     length = rng.randint(0, len(branch))
-                    epochs = both.native.end(here)[1], branch.lineage.at(len(branch))
+                    epochs = both.native.tip(here)[1], branch.lineage.at(len(branch))
                     both.do(
                         partial(native.rollback, here, length, epochs[0]),
                         partial(both.table.rollback, branch, length, epochs[1]),

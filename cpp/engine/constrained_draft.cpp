@@ -1,4 +1,4 @@
-#include "engine/ride.h"
+#include "engine/constrained_draft.h"
 
 #include <algorithm>
 #include <vector>
@@ -10,8 +10,8 @@ constexpr std::int32_t kLeftOut = -2;
 
 }  // namespace
 
-Ride::Ride(std::span<const Token> forced, const Draft* guess, std::span<const std::int32_t> allowed,
-           std::size_t most_guessed)
+ConstrainedDraft::ConstrainedDraft(std::span<const Token> forced, const Draft* guess,
+                                   std::span<const std::int32_t> allowed, std::size_t most_guessed)
     : n_forced_(forced.size()) {
   const auto last_forced = static_cast<std::int32_t>(forced.size()) - 1;
   for (std::int32_t node = 0; node <= last_forced; ++node) {
@@ -35,13 +35,13 @@ Ride::Ride(std::span<const Token> forced, const Draft* guess, std::span<const st
   }
 }
 
-void Ride::add(const Draft& guess, std::size_t node, std::int32_t parent) {
+void ConstrainedDraft::add(const Draft& guess, std::size_t node, std::int32_t parent) {
   draft.tokens.push_back(guess.tokens[node]);
   draft.parents.push_back(parent);
   if (!guess.confidence.empty()) draft.confidence.push_back(guess.confidence[node]);
 }
 
-Draft Ride::guessed() const {
+Draft ConstrainedDraft::guessed() const {
   Draft rest;
   const auto shift = static_cast<std::int32_t>(n_forced_);
   for (std::size_t node = n_forced_; node < draft.size(); ++node) {
@@ -52,7 +52,7 @@ Draft Ride::guessed() const {
   return rest;
 }
 
-std::vector<std::int32_t> Ride::guessed_of(std::span<const std::int32_t> chain) const {
+std::vector<std::int32_t> ConstrainedDraft::guessed_of(std::span<const std::int32_t> chain) const {
   std::vector<std::int32_t> rest;
   const auto shift = static_cast<std::int32_t>(n_forced_);
   for (const std::int32_t node : chain) {

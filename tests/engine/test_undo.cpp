@@ -54,7 +54,7 @@ void check_taken_back(bool known_row, int steps, Pos kept, const Propose& propos
   for (int step = 0; step < steps; ++step) rig.step();
   const auto made = static_cast<Pos>(rig.log(branch).size() - before.log.size());
   Copies copies(rig.engine);
-  CHECK(rig.engine.take_back(job, kept));
+  CHECK(rig.engine.undo(job, kept));
   rig.check_state();
   CHECK(copies[branch] == rig.log(branch));
   const Pos left = std::min(kept, made);
@@ -62,7 +62,7 @@ void check_taken_back(bool known_row, int steps, Pos kept, const Propose& propos
   if (left > 0 || made > 0) CHECK(snapshot(rig, branch) == snapshot(exact, twin));
   CHECK(rig.log(branch) == exact.log(twin));
   if (drafter) CHECK_EQ(static_cast<Pos>(drafter->fed[branch].size()), rig.engine.branch(branch).n_cached);
-  CHECK(!rig.engine.take_back(job, 0));  // once
+  CHECK(!rig.engine.undo(job, 0));  // once
   rig.step();
   CHECK_EQ(static_cast<Pos>(rig.finished[job].tokens.size()), made);  // its report says what it made
   const int calls = rig.program->calls, exact_calls = exact.program->calls;
@@ -111,7 +111,7 @@ void check_stays(const GoOn& go_on, bool stays) {
   go_on(rig, branch);
   const bool open = rig.engine.branches().known(branch);
   const Tokens after = open ? rig.log(branch) : Tokens{};
-  CHECK_EQ(rig.engine.take_back(job, 2), !stays);
+  CHECK_EQ(rig.engine.undo(job, 2), !stays);
   if (open) CHECK_EQ(rig.log(branch).size(), stays ? after.size() : std::size_t{8});
   rig.drain();
 }
@@ -150,7 +150,7 @@ void other_generations_are_not_taken_back() {
   const BranchId branch = rig.prompt(prompt_tokens(6));
   const JobId job = rig.engine.generate(branch, {.max_tokens = 5, .ignore_eos = true});
   rig.run(job);
-  CHECK(!rig.engine.take_back(job, 2));
+  CHECK(!rig.engine.undo(job, 2));
   CHECK_EQ(rig.log(branch).size(), std::size_t{11});
 }
 

@@ -13,47 +13,47 @@
 
 namespace agentkv {
 
-using HoldId = std::int64_t;  // never reused
+using PinId = std::int64_t;  // never reused
 
-// A hold is a sequence of no branch whose position i is row i of what is stored. Its cells stay, whatever becomes of
+// A pin is a sequence of no branch whose position i is row i of what is stored. Its cells stay, whatever becomes of
 // the branches and wherever cells move, until it is released.
-class HeldCells {
+class PinnedCells {
  public:
-  explicit HeldCells(BranchTable& branches) : branches_(branches) {}
+  explicit PinnedCells(BranchTable& branches) : branches_(branches) {}
 
-  struct Hold {
-    HoldId id;
+  struct Pin {
+    PinId id;
     Pos rows;
   };
 
   // Every cell of these branches, once each, and the branches as they are now, running jobs or not. Throws
   // BranchClosed, TooManyBranches when no sequence is spare.
-  std::pair<Hold, std::vector<StoredBranch>> take(std::span<const BranchId> ids);
+  std::pair<Pin, std::vector<StoredBranch>> take(std::span<const BranchId> ids);
   // The cells of an idle branch that nobody else has.
-  Hold take_unshared(BranchId id);
+  Pin take_unshared(BranchId id);
   // New cells, to be written; with an `align`, in a row from a multiple of it on if there are such cells. Throws
   // ContextFull, TooManyBranches.
-  Hold reserve(Pos rows, Cell align = 0);
+  Pin reserve(Pos rows, Cell align = 0);
 
   // Where rows [first, first + count) lie now. Throws InvalidRange.
-  std::vector<Cell> cells(HoldId id, Pos first, Pos count) const;
+  std::vector<Cell> cells(PinId id, Pos first, Pos count) const;
   // Where its rows, which are the last that the branch has, lie in that. Throws InvalidRange where they are not.
-  std::vector<Piece> end_of(HoldId id, const Branch& branch) const;
+  std::vector<Piece> end_of(PinId id, const Branch& branch) const;
   // Of how many groups of layers these rows have none; or that they have none from now on.
-  std::vector<std::uint8_t> lacks(HoldId id, Pos first, Pos count) const;
-  void discard(HoldId id, Pos first, std::span<const std::uint8_t> lacks);
-  bool empty() const { return holds_.empty(); }
-  std::size_t size() const { return holds_.size(); }
-  SeqId sequence(HoldId id) const;  // throws InvalidRange for a hold that there is not
-  void release(HoldId id);          // one that was released is left alone
+  std::vector<std::uint8_t> lacks(PinId id, Pos first, Pos count) const;
+  void discard(PinId id, Pos first, std::span<const std::uint8_t> lacks);
+  bool empty() const { return pins_.empty(); }
+  std::size_t size() const { return pins_.size(); }
+  SeqId sequence(PinId id) const;  // throws InvalidRange for a pin that there is not
+  void unpin(PinId id);            // one that was let go of is left alone
 
  private:
-  Hold add(SequenceLease seq);
+  Pin add(SequenceLease seq);
   SequenceLease spare();
 
   BranchTable& branches_;
-  std::map<HoldId, SequenceLease> holds_;
-  HoldId next_ = 0;
+  std::map<PinId, SequenceLease> pins_;
+  PinId next_ = 0;
 };
 
 }  // namespace agentkv

@@ -1,4 +1,4 @@
-#include "engine/held_cells.h"
+#include "engine/pinned_cells.h"
 
 #include <algorithm>
 
@@ -66,22 +66,22 @@ StoredBranch stored(const Branch& branch) {
 
 }  // namespace
 
-SequenceLease HeldCells::spare() {
+SequenceLease PinnedCells::spare() {
   auto seq = branches_.spare();
   require<TooManyBranches>(seq.has_value(),
                            "more saves, loads and offloads at once than there are spare sequences, of "
                            "which ",
-                           holds_.size(), " are taken: wait for one of them");
+                           pins_.size(), " are taken: wait for one of them");
   return std::move(*seq);
 }
 
-HeldCells::Hold HeldCells::add(SequenceLease seq) {
+PinnedCells::Pin PinnedCells::add(SequenceLease seq) {
   const Pos rows = branches_.cache().seq_len(seq);
-  holds_.emplace(next_, std::move(seq));
+  pins_.emplace(next_, std::move(seq));
   return {next_++, rows};
 }
 
-std::pair<HeldCells::Hold, std::vector<StoredBranch>> HeldCells::take(std::span<const BranchId> ids) {
+std::pair<PinnedCells::Pin, std::vector<StoredBranch>> PinnedCells::take(std::span<const BranchId> ids) {
   for (const BranchId id : ids) branches_.check_here(branches_.at(id));
   std::vector<StoredBranch> images;
   TreeSeqCache& cache = branches_.cache();
@@ -101,7 +101,7 @@ std::pair<HeldCells::Hold, std::vector<StoredBranch>> HeldCells::take(std::span<
   return {add(std::move(seq)), std::move(images)};
 }
 
-HeldCells::Hold HeldCells::take_unshared(BranchId id) {
+PinnedCells::Pin PinnedCells::take_unshared(BranchId id) {
   const Branch& branch = branches_.idle(id);
   TreeSeqCache& cache = branches_.cache();
   // Where the last position has no cell, rows would not say where the branch ends: it stays.
@@ -119,7 +119,7 @@ HeldCells::Hold HeldCells::take_unshared(BranchId id) {
   return add(std::move(seq));
 }
 
-HeldCells::Hold HeldCells::reserve(Pos rows, Cell align) {
+PinnedCells::Pin PinnedCells::reserve(Pos rows, Cell align) {
   require<InvalidRange>(rows >= 0, "reserve of ", rows, " rows");
   const Cell free = branches_.free_cells();
   require<ContextFull>(rows <= free, "bringing back what is stored needs ", rows, " cells, but ", free, " of ",
@@ -130,21 +130,21 @@ HeldCells::Hold HeldCells::reserve(Pos rows, Cell align) {
   return add(std::move(seq));
 }
 
-SeqId HeldCells::sequence(HoldId id) const {
-  const auto found = holds_.find(id);
-  require<InvalidRange>(found != holds_.end(), "there is no hold ", id, " any more");
+SeqId PinnedCells::sequence(PinId id) const {
+  const auto found = pins_.find(id);
+  require<InvalidRange>(found != pins_.end(), "there is no pin ", id, " any more");
   return found->second;
 }
 
-std::vector<Cell> HeldCells::cells(HoldId id, Pos first, Pos count) const {
+std::vector<Cell> PinnedCells::cells(PinId id, Pos first, Pos count) const {
   const SeqId seq = sequence(id);
   const Pos rows = branches_.cache().seq_len(seq);
   require<InvalidRange>(first >= 0 && count >= 0 && count <= rows - first, "rows [", first, ", ",
-                        std::int64_t{first} + count, ") of a hold of ", rows);
+                        std::int64_t{first} + count, ") of a pin of ", rows);
   return cells_of(branches_.cache(), seq, first, first + count);
 }
 
-std::vector<std::uint8_t> HeldCells::lacks(HoldId id, Pos first, Pos count) const {
+std::vector<std::uint8_t> PinnedCells::lacks(PinId id, Pos first, Pos count) const {
   std::vector<std::uint8_t> out;
   const auto of = branches_.cache().lacks();
   for (const Cell cell : cells(id, first, count)) {
@@ -153,7 +153,7 @@ std::vector<std::uint8_t> HeldCells::lacks(HoldId id, Pos first, Pos count) cons
   return out;
 }
 
-void HeldCells::discard(HoldId id, Pos first, std::span<const std::uint8_t> lacks) {
+void PinnedCells::discard(PinId id, Pos first, std::span<const std::uint8_t> lacks) {
   const auto count = static_cast<Pos>(lacks.size());
   cells(id, first, count);  // throws for rows that are not there
   for (const std::uint8_t groups : lacks) {
@@ -168,7 +168,7 @@ void HeldCells::discard(HoldId id, Pos first, std::span<const std::uint8_t> lack
   }
 }
 
-std::vector<Piece> HeldCells::end_of(HoldId id, const Branch& branch) const {
+std::vector<Piece> PinnedCells::end_of(PinId id, const Branch& branch) const {
   const TreeSeqCache& cache = branches_.cache();
   const SeqId seq = sequence(id);
   const Pos rows = cache.seq_len(seq);
@@ -183,10 +183,10 @@ std::vector<Piece> HeldCells::end_of(HoldId id, const Branch& branch) const {
   std::reverse(pieces.begin(), pieces.end());
   const bool same = row == 0 && (pieces.empty() || cells_of(cache, seq, 0, rows) ==
                                                        cells_of(cache, branch.seq, pieces.front().to, branch.n_cached));
-  require<InvalidRange>(same, "branch ", branch.id, " went on since hold ", id, " was taken");
+  require<InvalidRange>(same, "branch ", branch.id, " went on since pin ", id, " was taken");
   return pieces;
 }
 
-void HeldCells::release(HoldId id) { holds_.erase(id); }
+void PinnedCells::unpin(PinId id) { pins_.erase(id); }
 
 }  // namespace agentkv

@@ -11,12 +11,12 @@ namespace agentkv {
 
 // First the tokens that the constraint forces, one under the other; then those of a drafter's guess that it allows and
 // that are not forced anyway.
-class Ride {
+class ConstrainedDraft {
  public:
-  Ride() = default;
+  ConstrainedDraft() = default;
   // allowed: nodes of `guess`, ascending. Keeps at most `most_guessed` of them.
-  Ride(std::span<const Token> forced, const Draft* guess, std::span<const std::int32_t> allowed,
-       std::size_t most_guessed);
+  ConstrainedDraft(std::span<const Token> forced, const Draft* guess, std::span<const std::int32_t> allowed,
+                   std::size_t most_guessed);
 
   // All nodes. What runs may be cut to fewer, from the end.
   Draft draft = {};

@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from ._errors import InvalidInput
 from ._log import log
+from ._shown import shown
 
 if TYPE_CHECKING:
     from agentkv_runtime.formats import Format, ParsedCall
+
+Rescue: TypeAlias = bool | Literal["steer"]
+"""True: calls in other spellings are calls, and after some of them calls are steered. False: they are text. "steer":
+calls are steered from the first message on, so that no conversation depends on those before it."""
 
 STEERED_AFTER = 2
 """Messages with calls in another spelling, after which calls are held to one that the model can write."""
@@ -23,9 +29,9 @@ class CallHabits:
         rescued: messages whose calls were in another spelling than the format's.
     """
 
-    def __init__(self, find: Callable[[], Format]) -> None:
+    def __init__(self, find: Callable[[], Format], rescue: Rescue) -> None:
         self._find = find  # takes a few renderings
-        self.rescued = 0
+        self.rescued = STEERED_AFTER if rescue == "steer" else 0
 
     @property
     def format(self) -> Format:
@@ -50,3 +56,10 @@ class CallHabits:
     @cached_property
     def _steered(self) -> Format:
         return replace(self._own, steered=True)
+
+
+def checked_rescue(rescue: object) -> Rescue:
+    """Raises InvalidInput for what is no way to rescue calls."""
+    if not isinstance(rescue, bool) and rescue != "steer":
+        raise InvalidInput(f"rescue is {shown(rescue)}, but it must be True, False or 'steer'")
+    return rescue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ._call_habits import CallHabits
+from ._call_habits import CallHabits, Rescue
 from ._chat import Chat
 from ._encoding import Encoding
 from ._errors import ModelError
@@ -43,13 +43,13 @@ class ChatModel:
         vocab_size: int,
         max_prompt: int,
         max_positions: int | None,
-        rescue: bool,
+        rescue: Rescue,
     ) -> None:
         self._tokenizer = tokenizer
         self._path = path
         self._rescue = rescue
         self.call_format = call_format
-        self.habits = CallHabits(self._find_format)
+        self.habits = CallHabits(self._find_format, rescue)
         self.spelling = Spelling(tokenizer)
         self.reader = ReplyReader(tokenizer, lambda: self.format)
         chat = Chat(tokenizer, self.reader.find_format)
@@ -76,6 +76,6 @@ class ChatModel:
         from agentkv_runtime.formats import find_format
 
         try:
-            return find_format(self._tokenizer, self.call_format, rescue=self._rescue)
+            return find_format(self._tokenizer, self.call_format, rescue=self._rescue is not False)
         except ValueError as error:
             raise ModelError(f"{self._path}: {error}; or pass call_format (--call-format) when opening") from error

@@ -12,13 +12,14 @@ from anyio import to_thread
 
 from ._branch import Branch
 from ._call_format import CallFormat, checked_format
+from ._call_habits import Rescue, checked_rescue
 from ._commands import CellCall
 from ._errors import InvalidInput, ModelError, loading
 from ._exporting import exported, needs_export
 from ._handle import handle_of
 from ._history import Histories
 from ._home import Home
-from ._inputs import Prompt, checked_bool, checked_count, checked_path
+from ._inputs import Prompt, checked_count, checked_path
 from ._log import log
 from ._loop import StepLoop
 from ._model import OpenModel, is_here, located, open_model
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 class Context:
     """One model and one KV cache, shared by any number of branches. Made by `Context.open` or `Context.connect`."""
 
-    def __init__(self, loop: StepLoop, states: Histories, model: OpenModel, overflow: Overflow, rescue: bool) -> None:
+    def __init__(self, loop: StepLoop, states: Histories, model: OpenModel, overflow: Overflow, rescue: Rescue) -> None:
         """Private: use `Context.open` or `Context.connect`."""
         self._core = Home(self, loop, states, model, overflow, rescue)
 
@@ -71,7 +72,7 @@ class Context:
         quantize_after: int | None = None,
         overflow: Overflow | None = None,
         quant: str | None = None,
-        rescue: bool = True,
+        rescue: Rescue = True,
     ) -> AsyncIterator[Context]:
         """Opens a model for an `async with` block; leaving it cancels what runs and frees everything.
 
@@ -106,7 +107,9 @@ class Context:
                 (mlx). A model that is exported here gets it, by default "file" where it is a GGUF file and else "q4"
                 or "affine4"; one that was exported must have it.
             rescue: a call of a known tool that the model writes otherwise than its format does (as JSON in a code
-                block, say) is a call; False leaves it text. After two of them the spelling of calls is steered.
+                block, say) is a call; False leaves it text. After two messages with such calls, of whatever branch, the
+                spelling of calls is steered in the whole Context; with "steer" it is from the first message on, and no
+                conversation depends on those before it.
 
         Raises:
             InvalidInput: an argument out of range.
@@ -130,7 +133,7 @@ class Context:
             quant=quant,
         )
         policy = Stop() if overflow is None else checked_overflow(overflow)
-        checked_bool(rescue, "rescue")
+        checked_rescue(rescue)
         if not is_here(options):
             options = await to_thread.run_sync(located, options)
         if needs_export(options):
@@ -150,7 +153,7 @@ class Context:
         *,
         call_format: CallFormat | None = None,
         overflow: Overflow | None = None,
-        rescue: bool = True,
+        rescue: Rescue = True,
         timeout: float = 300.0,  # noqa: ASYNC109 - of each request, not of the block
         retries: int = 8,
         most_running: int = 256,
@@ -194,7 +197,7 @@ class Context:
         given = (checked_format(call_format), timeout, retries, most_running, verify)
         remote = Remote(url, model, api_key, tokenizer, backend, *given)
         policy = Stop() if overflow is None else checked_overflow(overflow)
-        checked_bool(rescue, "rescue")
+        checked_rescue(rescue)
         async with cls._running(remote.open, policy, rescue, remote.give_up) as context:
             yield context
 
@@ -204,7 +207,7 @@ class Context:
         cls,
         open_host: Callable[[Callable[[], None]], tuple[EngineHost, OpenModel]],
         policy: Overflow,
-        rescue: bool,
+        rescue: Rescue,
         give_up: Callable[[], None] | None = None,
     ) -> AsyncIterator[Context]:
         """`open_host` runs on the step loop's thread, and takes what wakes that; `give_up` ends it early."""

@@ -22,7 +22,6 @@ EXTRAS = {
     "export": ("torch", "executorch", "transformers"),
     "mlx": ("mlx",),
     "serve": ("starlette", "uvicorn"),
-    "client": ("httpx",),
     "remote": ("httpx", "h2"),
     "trace": ("opentelemetry-api", "perfetto"),
     "pydantic-ai": ("pydantic-ai-slim",),

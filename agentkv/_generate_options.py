@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from ._errors import InvalidInput
 from ._inputs import checked_count, checked_sampling, checked_stop
 from ._sampling import Sampling
+from ._shown import shown
 from ._speculation import INHERIT, Inherit, Speculative, checked_strategy
 
 MOST_TOKENS = 2**31 - 1
@@ -77,4 +79,6 @@ def checked_thinking(thinking: object) -> Thinking:
     """Raises InvalidInput for what is no budget."""
     if thinking is None or isinstance(thinking, bool):
         return thinking
+    if not isinstance(thinking, int):
+        raise InvalidInput(f"thinking is {shown(thinking)}, but it must be True, False, None or a number of tokens")
     return checked_count(thinking, "thinking", 0)

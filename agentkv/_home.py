@@ -17,6 +17,7 @@ from ._snapshot import ModelKey
 
 if TYPE_CHECKING:
     from ._branch import Branch
+    from ._call_habits import Rescue
     from ._history import Histories
     from ._loop import StepLoop
     from ._model import OpenModel
@@ -47,7 +48,7 @@ class Home:
         states: Histories,
         model: OpenModel,
         overflow: Overflow,
-        rescue: bool,
+        rescue: Rescue,
     ) -> None:
         self.context = context
         self.loop = loop

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from .._branch import Branch
 from .._context import Context
 from .._errors import ContextFull, InvalidInput, PositionsExhausted
 from .._message import Message
+from .._named_branches import NamedBranches
 from .._saving import Saved
 from ..agents.agent import Agent
 from ..agents.stream import AgentStream
@@ -21,21 +21,6 @@ from ..agents.tool import Tool
 from ..agents.trunks import told_tools
 
 _NAME = re.compile(r"[^\s/]{1,40}")
-
-
-@dataclass(slots=True)
-class Named:
-    """A branch of a chat.
-
-    Attributes:
-        branch: it.
-        agent: who answers on it: the system prompt and the tools are those that the branch begins with.
-        parent: name of the branch that it was forked from; None for a first one.
-    """
-
-    branch: Branch
-    agent: Agent[None, str]
-    parent: str | None = None
 
 
 class Talk:
@@ -56,22 +41,21 @@ class Talk:
         self.tools = {tool.name: tool for tool in tools}
         self.current = ""
         self._agent = agent
-        self._named: dict[str, Named] = {}
+        self._branches: NamedBranches[Agent[None, str]] = NamedBranches()
 
     async def begin(self) -> None:
         """Goes on on the branch `main`, on which nothing was said yet."""
-        self._named["main"] = Named(await self._agent.trunk(self.context), self._agent)
-        self.current = "main"
+        self.current = self._branches.add("main", await self._agent.trunk(self.context), self._agent).name
 
     @property
     def branch(self) -> Branch:
         """The current one."""
-        return self._named[self.current].branch
+        return self._branches.get(self.current).branch
 
     @property
     def agent(self) -> Agent[None, str]:
         """Who answers on the current branch."""
-        return self._named[self.current].agent
+        return self._branches.get(self.current).data
 
     @property
     def system(self) -> str:
@@ -81,7 +65,7 @@ class Talk:
     @property
     def names(self) -> list[str]:
         """Of all branches, oldest first."""
-        return list(self._named)
+        return self._branches.names()
 
     def ask(self, message: str) -> AgentStream[str]:
         """A turn on the current branch, which keeps what was read of it."""
@@ -94,14 +78,13 @@ class Talk:
     async def fork(self, name: str | None = None) -> str:
         """Goes on on a fork of the current branch, at no cost. Raises InvalidInput for a name that is taken."""
         chosen = self._free(name)
-        self._named[chosen] = Named(await self.branch.fork(), self.agent, self.current)
+        self._branches.add(chosen, await self.branch.fork(), self.agent, self.current)
         self.current = chosen
         return chosen
 
     def switch(self, name: str) -> None:
         """Raises InvalidInput for a name that no branch has."""
-        self._check_is_there(name)
-        self.current = name
+        self.current = self._branches.get(name).name
 
     async def rollback(self, turns: int) -> str:
         """Takes back the last so many questions and what was answered; the first of these. Raises InvalidInput."""
@@ -117,25 +100,11 @@ class Talk:
         """Closes a branch that is not the current one. Raises InvalidInput."""
         if name == self.current:
             raise InvalidInput("this is the current branch; /switch to another one first")
-        self._check_is_there(name)
-        closed = self._named.pop(name)
-        await closed.branch.close()
-        for named in self._named.values():
-            if named.parent == name:
-                named.parent = closed.parent
+        await self._branches.close(name)
 
     def tree(self) -> list[tuple[int, str, Branch]]:
         """How deep each branch is below the first ones, its name, and it; each behind its parent."""
-        found: list[tuple[int, str, Branch]] = []
-
-        def walk(parent: str | None, depth: int) -> None:
-            for name, named in self._named.items():
-                if named.parent == parent:
-                    found.append((depth, name, named.branch))
-                    walk(name, depth + 1)
-
-        walk(None, 0)
-        return found
+        return [(depth, entry.name, entry.branch) for depth, entry in self._branches.tree()]
 
     async def instruct(self, system: str) -> int:
         """Another system prompt, under which the conversation of the current branch is read again.
@@ -158,13 +127,13 @@ class Talk:
         """Drafts from what was said before, or not; on all branches."""
         strategy = spec.PromptLookup() if on else None
         self._agent = replace(self._agent, speculative=strategy)
-        for named in self._named.values():
-            named.agent = replace(named.agent, speculative=strategy)
+        for entry in self._branches:
+            entry.data = replace(entry.data, speculative=strategy)
 
     async def save(self, path: Path) -> Saved:
         """All branches to one file, by their paths in the tree, the current one last. Raises as `Context.save` does."""
-        names = sorted(self._named, key=lambda name: name == self.current)
-        return await self.context.save(path, {self._path(name): self._named[name].branch for name in names})
+        entries = sorted(self._branches, key=lambda entry: entry.name == self.current)
+        return await self.context.save(path, {self._branches.path(entry.name): entry.branch for entry in entries})
 
     async def load(self, path: Path) -> list[str]:
         """Adds the branches of a file, and goes on with its last one. Raises as `Context.load_all` does."""
@@ -172,20 +141,16 @@ class Talk:
         chosen: dict[str, str] = {}
         for at, branch in loaded.items():
             leaf = at.rpartition("/")[2] or at
-            chosen[at] = leaf if leaf not in self._named else self._free(None, leaf)
-            self._named[chosen[at]] = Named(branch, self._agent_of(branch))
+            chosen[at] = leaf if leaf not in self._branches else self._branches.free_name(f"{leaf}-")
+            self._branches.add(chosen[at], branch, self._agent_of(branch))
         for at, name in chosen.items():
-            self._named[name].parent = chosen.get(at.rpartition("/")[0])
+            self._branches.get(name).parent = chosen.get(at.rpartition("/")[0])
         self.current = list(chosen.values())[-1]
         return list(chosen.values())
 
     def lacking(self) -> list[str]:
         """Tools that the current branch tells its model of, and that are not here: of a branch that was loaded."""
         return [name for name in told_tools(self.branch) if name not in self.tools]
-
-    def _path(self, name: str) -> str:
-        parent = self._named[name].parent
-        return name if parent is None else f"{self._path(parent)}/{name}"
 
     def _agent_of(self, branch: Branch) -> Agent[None, str]:
         on = [self.tools[name] for name in told_tools(branch) if name in self.tools]
@@ -204,20 +169,16 @@ class Talk:
 
     async def _put(self, fresh: Branch, agent: Agent[None, str]) -> None:
         """In the place of the current branch, however soon this is cancelled."""
-        named = self._named[self.current]
-        before, named.branch, named.agent = named.branch, fresh, agent
+        entry = self._branches.get(self.current)
+        before, entry.branch, entry.data = entry.branch, fresh, agent
         await before.close()
 
-    def _check_is_there(self, name: str) -> None:
-        if name not in self._named:
-            raise InvalidInput(f"there is no branch {name!r}; there are: {', '.join(self._named)}")
-
-    def _free(self, name: str | None, stem: str = "fork") -> str:
+    def _free(self, name: str | None) -> str:
         if name is None:
-            return next(each for n in itertools.count(1) if (each := f"{stem}-{n}") not in self._named)
+            return self._branches.free_name("fork-")
         if not _NAME.fullmatch(name):
             raise InvalidInput(f"{name!r} is no name for a branch: one word without '/', of at most 40 characters")
-        if name in self._named:
+        if name in self._branches:
             raise InvalidInput(f"there is a branch {name!r} already; /switch {name} goes there")
         return name
 

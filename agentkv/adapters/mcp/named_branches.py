@@ -1,79 +1,58 @@
-"""Branches that clients call by names."""
+"""Branches that MCP clients call by names, and files of them."""
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from ..._branch import Branch
 from ..._context import Context
 from ..._errors import InvalidInput, TooManyBranches
 from ..._inputs import ChatMessage
+from ..._named_branches import NamedBranch, NamedBranches
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
 
 
-@dataclass
-class Named:
-    """A branch, its name and where it came from."""
-
-    name: str
-    branch: Branch
-    parent: str | None = None
-
-
-@dataclass
-class NamedBranches:
-    """Up to `most` branches of a Context.
+class ServedBranches:
+    """Up to `most` branches of a Context, which number their names themselves.
 
     Attributes:
-        context: theirs.
-        most: of them.
         folder: for files of saved ones; None for none.
     """
 
-    context: Context
-    most: int
-    folder: Path | None
-    _named: dict[str, Named] = field(default_factory=dict)
-    _coming: int = 0
-    _numbers: Any = field(default_factory=lambda: itertools.count(1))
+    def __init__(self, context: Context, most: int, folder: Path | None) -> None:
+        self.folder = folder
+        self._context = context
+        self._branches: NamedBranches[None] = NamedBranches(most)
+        self._numbers = itertools.count(1)
 
-    async def new(self, prompt: str | Sequence[ChatMessage] | None) -> Named:
+    async def new(self, prompt: str | Sequence[ChatMessage] | None) -> NamedBranch[None]:
         """Raises as `Context.branch` does."""
-        with self._room(1):
-            return self._put(await self.context.branch(prompt), None)
+        with self._branches.reserve(1):
+            return self._put(await self._context.branch(prompt), None)
 
-    async def forks(self, name: str, count: int) -> list[Named]:
+    async def forks(self, name: str, count: int) -> list[NamedBranch[None]]:
         """Raises as `Branch.fork` does."""
-        with self._room(count):
+        with self._branches.reserve(count):
             return [self._put(fork, name) for fork in await self.get(name).fork(count)]
 
     def get(self, name: str) -> Branch:
         """Raises InvalidInput for a name that no branch has."""
-        named = self._named.get(name)
-        if named is None or named.branch.closed:
-            known = ", ".join(self._live()) or "none yet"
-            raise InvalidInput(f"there is no branch {name!r}; there are: {known}")
-        return named.branch
+        return self._branches.get(name).branch
 
     async def close(self, name: str) -> None:
-        """Frees it."""
-        branch = self.get(name)
-        del self._named[name]
-        await branch.close()
+        """Frees it. Raises InvalidInput."""
+        await self._branches.close(name)
 
-    async def load(self, file: str) -> list[Named]:
+    async def load(self, file: str) -> list[NamedBranch[None]]:
         """The branches of a saved file. Raises as `Context.load_all` does."""
-        with self._room(1):
-            loaded = list((await self.context.load_all(self.path(file))).values())
+        with self._branches.reserve(1):
+            loaded = list((await self._context.load_all(self.path(file))).values())
         try:
-            self._check_room(len(loaded))
+            self._branches.check_room(len(loaded))
         except TooManyBranches:
             for branch in loaded:
                 branch.close()
@@ -92,39 +71,11 @@ class NamedBranches:
 
     def tree(self) -> str:
         """All of them, each below the one that it was forked from."""
-        live = self._live()
-        lines: list[str] = []
-
-        def tell(parent: str | None, depth: int) -> None:
-            for named in live.values():
-                above = named.parent if named.parent in live else None
-                if above == parent:
-                    end = " ".join(named.branch.text[-60:].split())
-                    lines.append(f"{'  ' * depth}{named.name}: {len(named.branch)} tokens, ... {end}")
-                    tell(named.name, depth + 1)
-
-        tell(None, 0)
+        lines = []
+        for depth, entry in self._branches.tree():
+            end = " ".join(entry.branch.text[-60:].split())
+            lines.append(f"{'  ' * depth}{entry.name}: {len(entry.branch)} tokens, ... {end}")
         return "\n".join(lines) or "no branches yet"
 
-    def _put(self, branch: Branch, parent: str | None) -> Named:
-        named = Named(f"b{next(self._numbers)}", branch, parent)
-        self._named[named.name] = named
-        return named
-
-    def _live(self) -> dict[str, Named]:
-        return {name: named for name, named in self._named.items() if not named.branch.closed}
-
-    @contextmanager
-    def _room(self, count: int) -> Iterator[None]:
-        """For so many that are about to be there: other calls may come meanwhile. Raises TooManyBranches."""
-        self._check_room(count)
-        self._coming += count
-        try:
-            yield
-        finally:
-            self._coming -= count
-
-    def _check_room(self, count: int) -> None:
-        live = len(self._live()) + self._coming
-        if live + count > self.most:
-            raise TooManyBranches(f"{live} of {self.most} branches are open: no room for {count} more; close some")
+    def _put(self, branch: Branch, parent: str | None) -> NamedBranch[None]:
+        return self._branches.add(f"b{next(self._numbers)}", branch, None, parent)

@@ -15,9 +15,10 @@ from pydantic import Field
 from ..._errors import AgentKVError, InvalidInput
 from ..._generation import Generation
 from ..._inputs import ChatMessage
+from ..._named_branches import NamedBranch
 from ..._sampling import Sampling
 from ...output import JsonSchema
-from .named_branches import Named, NamedBranches
+from .named_branches import ServedBranches
 from .told import Chosen, Held, Written
 
 _INSTRUCTIONS = """Branches of one language model's context. `new_branch` reads a prompt, `fork` continues it several \
@@ -34,7 +35,7 @@ Temperature = Annotated[float, Field(ge=0, le=10, description="0 takes the likel
 class BranchTools:
     """The verbs of branches as tools: their names, parameters and docstrings are what the other model reads."""
 
-    def __init__(self, branches: NamedBranches) -> None:
+    def __init__(self, branches: ServedBranches) -> None:
         self._branches = branches
 
     def tools(self) -> list[Tool]:
@@ -142,7 +143,7 @@ class BranchTools:
         return [_told(named) for named in await self._branches.load(file)]
 
 
-def branch_server(branches: NamedBranches) -> MCPServer:
+def branch_server(branches: ServedBranches) -> MCPServer:
     """The verbs of branches as tools. Errors of theirs are results that say what to do."""
     tools = BranchTools(branches).tools()
     return MCPServer(
@@ -177,15 +178,15 @@ def _prompt(text: str | None, messages: list[dict[str, Any]] | None) -> str | li
     return text if messages is None else list(messages)
 
 
-def _told(named: Named) -> Held:
+def _told(named: NamedBranch[None]) -> Held:
     return {"branch": named.name, "tokens": len(named.branch)}
 
 
-def _held(branches: NamedBranches, name: str) -> Held:
+def _held(branches: ServedBranches, name: str) -> Held:
     return {"branch": name, "tokens": len(branches.get(name))}
 
 
-def _written(branches: NamedBranches, name: str, made: Generation[Any]) -> Written:
+def _written(branches: ServedBranches, name: str, made: Generation[Any]) -> Written:
     return {
         "branch": name,
         "tokens": len(branches.get(name)),

@@ -17,7 +17,7 @@ from ..._context import Context
 from ..._errors import InvalidInput
 from ..._shown import shown
 from ...serve.listener import bound, listener
-from .named_branches import NamedBranches
+from .named_branches import ServedBranches
 from .server import branch_server
 from .stdio import over_stdio
 
@@ -41,7 +41,7 @@ async def serve_branches(
     if saves is not None:
         await anyio.Path(saves).mkdir(parents=True, exist_ok=True)
     async with Context.open(models.nano() if model is None else model, capacity, threads=threads) as context:
-        server = branch_server(NamedBranches(context, most, saves))
+        server = branch_server(ServedBranches(context, most, saves))
         if address is None:
             await over_stdio(server)
         else:

@@ -20,9 +20,9 @@ from ._told_tools import told
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from agentkv_runtime.added_tokens import ControlledText
     from agentkv_runtime.formats import Format
-    from agentkv_runtime.tokenizer import Tokenizer
+    from agentkv_runtime.text.added_tokens import ControlledText
+    from agentkv_runtime.text.tokenizer import Tokenizer
 
 MOST_SECONDS = 10.0  # that a chat template may run
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agentkv_runtime.formats import Format
-    from agentkv_runtime.tokenizer import Tokenizer as ModelTokenizer
+    from agentkv_runtime.text.tokenizer import Tokenizer as ModelTokenizer
 
     from ._call_format import CallFormat
 

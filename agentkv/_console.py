@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import typer
-from agentkv_runtime.printable import printable
+from agentkv_runtime.folder.printable import printable
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table

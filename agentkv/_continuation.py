@@ -22,8 +22,8 @@ from ._roles import GIVES_INSTRUCTIONS
 from ._tokens import common_prefix
 
 if TYPE_CHECKING:
-    from agentkv_runtime.added_tokens import ControlledText
-    from agentkv_runtime.tokenizer import Tokenizer
+    from agentkv_runtime.text.added_tokens import ControlledText
+    from agentkv_runtime.text.tokenizer import Tokenizer
 
     from ._chat import Chat, ReplyBegun
     from ._reply import ReplyReader

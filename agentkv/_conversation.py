@@ -13,7 +13,7 @@ from ._message import Message, call_id, message_of
 if TYPE_CHECKING:
     from array import array
 
-    from agentkv_runtime.added_tokens import ControlledText
+    from agentkv_runtime.text.added_tokens import ControlledText
 
     from ._reply import ReplyReader
 

@@ -22,7 +22,7 @@ from ._results import in_call_order
 from ._shown import shown
 
 if TYPE_CHECKING:
-    from agentkv_runtime.tokenizer import Tokenizer
+    from agentkv_runtime.text.tokenizer import Tokenizer
 
     from ._reply import ReplyReader
 

@@ -28,7 +28,7 @@ def needs_export(options: Options) -> bool:
     A device is torch's alone: naming one asks for torch. Raises InvalidInput where the options contradict each other,
     before anything is exported in vain.
     """
-    from agentkv_runtime.folder import is_hf_folder
+    from agentkv_runtime.folder.model_folder import is_hf_folder
     from agentkv_runtime.sources.source import is_gguf
 
     try:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from agentkv_runtime.backends import BACKENDS
-from agentkv_runtime.manifest import FeatureInfo, Manifest
-from agentkv_runtime.metadata import Kept, LayerShape
+from agentkv_runtime.folder.manifest import FeatureInfo, Manifest
+from agentkv_runtime.folder.metadata import Kept, LayerShape
 
 from ._console import bytes_text, print_rows
 from ._progress import Display, displayed
@@ -18,8 +18,8 @@ from ._quality import Measurement
 from ._weights import print_weights, quantization_text, size_text
 
 if TYPE_CHECKING:
-    from agentkv_runtime.folder import ModelFolder
-    from agentkv_runtime.metadata import KvCacheMetadata
+    from agentkv_runtime.folder.metadata import KvCacheMetadata
+    from agentkv_runtime.folder.model_folder import ModelFolder
 
 
 def inspect(
@@ -54,8 +54,8 @@ def inspect(
     ] = False,
 ) -> None:
     """Print what an exported model is: architecture, sizes, bounds, bytes per cached token; and how good it is."""
-    from agentkv_runtime.folder import read_model_folder
-    from agentkv_runtime.metadata import KvCacheMetadata
+    from agentkv_runtime.folder.metadata import KvCacheMetadata
+    from agentkv_runtime.folder.model_folder import read_model_folder
 
     from .models._called import folder_called
 
@@ -169,7 +169,7 @@ def _features_text(features: FeatureInfo | None) -> str:
 
 
 def _draft_text(model: ModelFolder) -> str:
-    from agentkv_runtime.draft_manifest import DRAFT_MANIFEST_NAME, read_draft_manifest
+    from agentkv_runtime.folder.draft_manifest import DRAFT_MANIFEST_NAME, read_draft_manifest
 
     if model.draft_path is None:
         return "no"

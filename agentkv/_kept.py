@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 from agentkv_runtime.backends import PROGRAM_BACKENDS
-from agentkv_runtime.manifest import MANIFEST_NAME, DType, Quantization, read_manifest
+from agentkv_runtime.folder.manifest import MANIFEST_NAME, DType, Quantization, WeightRecipe, read_manifest
 
 from ._console import bytes_text, escaped, fail, reporting, stdout
 from ._progress import displayed
@@ -39,6 +39,10 @@ def pull(
             help="Weights, as of export; without it a GGUF file's own blocks and else q4 on cpu, affine4 on mlx."
         ),
     ] = None,
+    recipe: Annotated[
+        WeightRecipe | None,
+        typer.Option(help="With q4 to q8: which weights get more bits, as of export; measured needs torch."),
+    ] = None,
     dtype: Annotated[
         DType | None, typer.Option(help="Activations and other weights; without it fp32 on cpu, fp16 on mlx.")
     ] = None,
@@ -62,7 +66,7 @@ def pull(
 
     with reporting():
         asked, called = named_on_hub(name, revision)
-    as_it_is = quant in (None, "file") and backend == "cpu" and (dtype, max_context, adapter) == (None, None, None)
+    as_it_is = quant in (None, "file") and backend == "cpu" and not any((dtype, max_context, adapter, recipe))
     if asked.file is not None and as_it_is:
         _tell_of_file(called, pull_file(asked))
         return
@@ -70,7 +74,7 @@ def pull(
         entry = pull(
             asked,
             called,
-            options_for(backend, quant, dtype, max_context, own_bits=adapter is None and asked.file is not None),
+            options_for(backend, quant, dtype, max_context, adapter is None and asked.file is not None, recipe),
             adapter,
             received=display.received,
             progress=display.tell,
@@ -105,7 +109,7 @@ def rm(
 ) -> None:
     """Remove every export of a model, and its GGUF file. What else was downloaded stays in the hub's own cache."""
     from agentkv_runtime.errors import StoreError
-    from agentkv_runtime.printable import path_text
+    from agentkv_runtime.folder.printable import path_text
     from agentkv_runtime.store.entries import named, remove
     from agentkv_runtime.store.found.hub_cache import remove_cached
     from agentkv_runtime.store.found.stores import is_stored

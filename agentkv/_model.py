@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from agentkv_runtime.metadata import Kept
+from agentkv_runtime.folder.metadata import Kept
 
 from ._call_format import CallFormat
 from ._engine import MOST_BRANCHES, SPARE_SEQUENCES
@@ -25,8 +25,8 @@ from .spec._built_in import DraftTarget
 
 if TYPE_CHECKING:
     from agentkv_runtime.engine import Engine
-    from agentkv_runtime.folder import ModelFolder
-    from agentkv_runtime.tokenizer import Tokenizer
+    from agentkv_runtime.folder.model_folder import ModelFolder
+    from agentkv_runtime.text.tokenizer import Tokenizer
 
     from ._servers import ServerState
 
@@ -93,15 +93,15 @@ def located(options: Options) -> Options:
 
 def open_model(options: Options) -> tuple[OpenEngine, OpenModel]:
     """Loads the model and makes the engine over it, on the calling thread. Raises ModelError."""
-    from agentkv_runtime import folder
     from agentkv_runtime.engine import Engine
+    from agentkv_runtime.folder import model_folder
 
     try:
-        if options.backend == "torch" or folder.is_hf_folder(options.path):
+        if options.backend == "torch" or model_folder.is_hf_folder(options.path):
             session, info, tokenizer, window = _open_torch(options)
             source, fingerprint = None, session.model.fingerprint
         else:
-            source = folder.read_model_folder(options.path)
+            source = model_folder.read_model_folder(options.path)
             session, info, tokenizer, window = _open_exported(options, source)
             fingerprint = partial(str, info.fingerprint)
             source.check_current()
@@ -151,8 +151,8 @@ def open_model(options: Options) -> tuple[OpenEngine, OpenModel]:
 
 
 def _open_torch(options: Options) -> tuple[Any, ModelInfo, Tokenizer, Window]:
-    from agentkv_runtime.folder import is_hf_folder
-    from agentkv_runtime.tokenizer import Tokenizer
+    from agentkv_runtime.folder.model_folder import is_hf_folder
+    from agentkv_runtime.text.tokenizer import Tokenizer
     from agentkv_runtime.torch_backend.session import open_torch_session
 
     if not is_hf_folder(options.path):

@@ -10,8 +10,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from agentkv_runtime.added_tokens import AddedTokens, ControlledText
-    from agentkv_runtime.tokenizer import Tokenizer
+    from agentkv_runtime.text.added_tokens import AddedTokens, ControlledText
+    from agentkv_runtime.text.tokenizer import Tokenizer
 
     from ._conversation import Conversation, Entry
 

@@ -12,7 +12,7 @@ from ._errors import from_native
 from ._progress import Display, displayed
 
 if TYPE_CHECKING:
-    from agentkv_runtime.folder import ModelFolder
+    from agentkv_runtime.folder.model_folder import ModelFolder
     from agentkv_runtime.quality import Quality, ScoredModel
 
 
@@ -81,7 +81,7 @@ class Measurement:
 
 def _source_at_hand(model: ModelFolder) -> Path | None:
     """What the model was exported from, where that is a path here and torch, which runs it, is installed."""
-    from agentkv_runtime.folder import is_hf_folder
+    from agentkv_runtime.folder.model_folder import is_hf_folder
     from agentkv_runtime.sources.source import is_gguf
 
     path = Path(model.manifest.source)

@@ -14,7 +14,7 @@ from ._spelling import Spelling
 
 if TYPE_CHECKING:
     from agentkv_runtime.formats import Format
-    from agentkv_runtime.tokenizer import Tokenizer
+    from agentkv_runtime.text.tokenizer import Tokenizer
 
 Tools = Sequence[Mapping[str, Any]] | None
 

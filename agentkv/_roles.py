@@ -41,6 +41,9 @@ _KINDS: Mapping[str, Sequence[Messages]] = {
         _called("", "f", _ONE),
         [_USER, _ANSWER, {"role": "tool", "name": "f", "content": _ONE}],
     ],
+    "questions behind results": [
+        [*_called(content, "f", _ONE), {"role": "user", "content": _OTHER}] for content in (None, "")
+    ],
     "questions in a row": [[{"role": "user", "content": _ONE}, {"role": "user", "content": _OTHER}]],
     "answers in a row": [
         [_USER, {"role": "assistant", "content": _ONE}, {"role": "assistant", "content": _OTHER}, _USER]
@@ -105,6 +108,8 @@ class Roles:
         if "tool" in roles and not takes("results"):
             messages = [with_result_as_words(message) for message in messages]
         messages = self._without_systems(messages, takes)
+        if _asks_behind_results(messages) and not takes("questions behind results"):
+            messages = _with_results(messages)
         rows = [("user", "questions in a row"), ("assistant", "answers in a row")]
         for role, kind in rows:
             if _in_a_row(messages, role) and not takes(kind):
@@ -163,6 +168,21 @@ def _joined(messages: Messages, role: str) -> Messages:
             each = [{**each[-1], "content": "\n\n".join(filter(None, map(text_of, each)))}]
         joined += each
     return joined
+
+
+def _asks_behind_results(messages: Messages) -> bool:
+    return any(one["role"] == "tool" and other["role"] == "user" for one, other in pairwise(messages))
+
+
+def _with_results(messages: Messages) -> Messages:
+    """What a user asks behind a result is a paragraph of that."""
+    folded: list[Mapping[str, Any]] = []
+    for message in messages:
+        if message["role"] == "user" and folded and folded[-1]["role"] == "tool":
+            result = folded.pop()
+            message = {**result, "content": "\n\n".join(filter(None, map(text_of, (result, message))))}
+        folded.append(message)
+    return folded
 
 
 def _is_plain(message: Mapping[str, Any], role: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
-from agentkv_runtime.added_tokens import Control, ControlledText
+from agentkv_runtime.text.added_tokens import Control, ControlledText
 from pydantic import BaseModel, ConfigDict, Field
 
 from ._conversation import Conversation, Entry

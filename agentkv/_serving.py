@@ -74,6 +74,13 @@ def serve(
     rescue: Annotated[
         bool, typer.Option("--rescue/--no-rescue", help="Calls of known tools in another spelling are calls.")
     ] = True,
+    steer_calls: Annotated[
+        bool,
+        typer.Option(
+            "--steer-calls",
+            help="Hold calls to a spelling that reads from the first message on, not after two others were rescued.",
+        ),
+    ] = False,
     call_threshold: Annotated[
         float | None,
         typer.Option(
@@ -148,7 +155,7 @@ def serve(
         "speculative": _strategy(speculative, model, draft),
         "threads": threads,
         "call_format": call_format,
-        "rescue": rescue,
+        "rescue": "steer" if steer_calls else rescue,
     }
     with reporting():
         anyio.run(run, model, how, settings, warm or [], Listening(host, port, drain_seconds), trace)

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from agentkv_runtime.tokenizer import Tokenizer
+    from agentkv_runtime.text.tokenizer import Tokenizer
 
 _LONGEST_BEGINNING = 3  # bytes of a character without its last
 _ENDED = ("eos", "stop")  # by the model or a stop string, behind which nothing ends a character

@@ -16,8 +16,8 @@ from ._results import in_call_order
 from ._shown import shown
 
 if TYPE_CHECKING:
-    from agentkv_runtime.added_tokens import ControlledText
-    from agentkv_runtime.tokenizer import Tokenizer as RuntimeTokenizer
+    from agentkv_runtime.text.added_tokens import ControlledText
+    from agentkv_runtime.text.tokenizer import Tokenizer as RuntimeTokenizer
 
 _MOST_IDS = 1 << 22  # of a table
 

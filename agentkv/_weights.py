@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ._console import bytes_text, print_table, stdout
 
 if TYPE_CHECKING:
-    from agentkv_runtime.manifest import Manifest
+    from agentkv_runtime.folder.manifest import Manifest
 
 _WORST = 5
 _HEADS = ("head", "embed_out")

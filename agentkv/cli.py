@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 from agentkv_runtime.backends import BACKENDS, PROGRAM_BACKENDS
-from agentkv_runtime.manifest import DType, Quantization, Scales, WeightRecipe
+from agentkv_runtime.folder.manifest import DType, Quantization, Scales, WeightRecipe
 
 from agentkv._bench.command import bench
 from agentkv._console import bytes_text, escaped, stdout
@@ -196,11 +196,11 @@ def export_draft(
 ) -> None:
     """Export an EAGLE-3 draft head for a model that was exported with --features. Needs torch."""
     import anyio
-    from agentkv_runtime.draft_manifest import DRAFT_MANIFEST_NAME, record_acceptance
     from agentkv_runtime.errors import ModelFolderError
     from agentkv_runtime.export.draft_folder import export_draft
     from agentkv_runtime.export.quiet import quiet_libraries
-    from agentkv_runtime.folder import is_model_folder
+    from agentkv_runtime.folder.draft_manifest import DRAFT_MANIFEST_NAME, record_acceptance
+    from agentkv_runtime.folder.model_folder import is_model_folder
 
     from ._bench.acceptance import measure_acceptance
     from ._bench.prompts import default_prompts

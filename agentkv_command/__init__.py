@@ -54,6 +54,8 @@ def _run() -> None:
         (interrupt if callable(interrupt) else signal.default_int_handler)(signal.SIGINT, frame)
 
     signal.signal(signal.SIGTERM, stop)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # its terminal is closed, and it does not run under nohup
+        signal.signal(signal.SIGHUP, stop)
     interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     try:
         if interruptible:
@@ -69,7 +71,8 @@ def _run() -> None:
         app()
         sys.stdout.flush()
     except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            print("stopped", file=sys.stderr)
         sys.exit(128 + (asked or [signal.SIGINT])[0])
     except OSError as error:  # what it prints to is full, or gone
         with contextlib.suppress(OSError):

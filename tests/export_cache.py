@@ -18,7 +18,7 @@ _SOURCES = (
     "runtime/agentkv_runtime/hf/*.py",
     "runtime/agentkv_runtime/sources/*.py",
     "runtime/agentkv_runtime/*manifest.py",
-    "runtime/agentkv_runtime/metadata.py",
+    "runtime/agentkv_runtime/folder/metadata.py",
     "runtime/agentkv_runtime/backends.py",
     "tests/models.py",
     "tests/runtime/draft_heads.py",

@@ -8,8 +8,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from agentkv_runtime.draft_manifest import MeasuredAcceptance
 from agentkv_runtime.engine import PolicyOptions
+from agentkv_runtime.folder.draft_manifest import MeasuredAcceptance
 
 from .._context import Context
 from .._errors import ContextFull, PositionsExhausted

@@ -65,7 +65,7 @@ def spec(
 
     PromptLookup always takes part, Eagle where the folder has a draft head.
     """
-    from agentkv_runtime.folder import is_model_folder, read_model_folder
+    from agentkv_runtime.folder.model_folder import is_model_folder, read_model_folder
 
     from .. import spec as strategies
     from .plot import check_matplotlib, draw

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentkv_runtime.small_files import read_text
+from agentkv_runtime.folder.small_files import read_text
 
 from .._branch import Branch
 from .._context import Context

@@ -304,7 +304,9 @@ class Agent(Generic[Deps, Out]):
 
         The branch holds the question: `await branch.extend([{"role": "user", "content": "..."}])`. The message is the
         answer where `step.done`. Tools that were called since the question count as called; `tool_choice` is that of
-        this message. Raises as `run` does.
+        this message. A step knows no other: bounds of a turn (`max_rounds`, `max_calls`, `max_repeats` and so on) are
+        of this message alone, a call that an earlier step made runs again, and nobody is asked to come to an end. The
+        loop is yours, and so is where it ends: pass `tool_choice="none"` to have the answer. Raises as `run` does.
         """
         turn = await self._turn(branch, deps, self._steered(steer), nobody, asking(approve))
         return await turn.step(keep_partial)

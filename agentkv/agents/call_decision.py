@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from .._errors import TooManyBranches
 from .._handle import handle_of
+from .._log import log
 from .._messages import text_of
 
 if TYPE_CHECKING:
@@ -19,7 +21,8 @@ async def call_probability(branch: Branch) -> float | None:
     """How likely the model says that one of its tools is made for the user's last message; from 0 to 1.
 
     The question is put behind the user's words, on a fork that is closed again: it costs the prefill of that message,
-    and the branch is unchanged. None where the branch does not end with a user's message.
+    and the branch is unchanged. None where the branch does not end with a user's message, and, with a warning in the
+    log, where no branch is free for the fork.
 
     Raises as `Branch.fork`, `extend` and `select` do.
     """
@@ -28,7 +31,12 @@ async def call_probability(branch: Branch) -> float | None:
         return None
     last = entries[-1]
     asked = f"{text_of(last.message)}\n\n{QUESTION}"
-    async with await branch.fork() as fork:
+    try:
+        fork = await branch.fork()
+    except TooManyBranches:
+        log.warning("no branch is free to ask whether a tool fits; the model decides by itself", branch=branch.id)
+        return None
+    async with fork:
         await fork.rollback(last.start)
         await fork.extend([{**last.message, "content": asked}])
         said = await fork.select([*_YES, *_NO])

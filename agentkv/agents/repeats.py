@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from .calling import Call
     from .calls import CallRequest
 
+_MADE_BEFORE, _GO_ON = "this call was made before", "go on with that"
+_NOTE_PHRASES = (_MADE_BEFORE, _GO_ON, "do not make it again")
 _MAY_END_OTHERWISE = ("retry", "failed", "timeout", "cancelled")
 
 
@@ -47,8 +49,8 @@ class Repeats:
         if record is None or record.status in _MAY_END_OTHERWISE:
             return None
         if not self._times[said]:
-            return f"this call was made before, and gave: {record.content}\nDo not make it again; go on with that"
-        return "refused: this call was made before, and its result is above; go on with that, or call something else"
+            return f"{_MADE_BEFORE}, and gave: {record.content}\nDo not make it again; {_GO_ON}"
+        return f"refused: {_MADE_BEFORE}, and its result is above; {_GO_ON}, or call something else"
 
     def write(self, call: Call) -> None:
         """A call was written."""
@@ -75,3 +77,8 @@ class Repeats:
 def _said(call: CallRequest | ParsedCall) -> str:
     """What a call says, however it is written."""
     return json.dumps([call.name, call.arguments or {}, call.error], sort_keys=True, default=str)
+
+
+def echoes_note(text: str) -> bool:
+    """Does an answer say again what the model is told of a call that it makes again?"""
+    return any(phrase in text.casefold() for phrase in _NOTE_PHRASES)

@@ -19,6 +19,8 @@ from .._stream import DEFAULT_BUFFER, TokenStream
 from .repetition import Repetition
 
 if TYPE_CHECKING:
+    from agentkv_runtime.formats.parser import MessageParser
+
     from .._branch import Branch
     from .._generation import Generation
     from .steering import Held
@@ -61,7 +63,7 @@ class Reply:
         turn, before, read, told, calls = self._turn, len(self._held), 0, 0, None
         turn.text = ""
         prefix = self._begun()
-        parser = self._chat.format.parser(prefix=prefix, tools=turn.definitions)
+        parser = self._parser(prefix)
         stream = self._stream(prefix)
         most = 1 if turn.desk.heard else None
         try:
@@ -103,7 +105,7 @@ class Reply:
 
     async def _end_behind(self, calls: int, stream: TokenStream[Any], prefix: str, start: int) -> None:
         """The message ends behind so many calls, whatever was made after them."""
-        parser = self._chat.format.parser(prefix=prefix, tools=self._turn.definitions)
+        parser = self._parser(prefix)
         self._decoder.reset()
         tokens, count = handle_of(self._held).state.log[start:], 0
         while calls and count < len(tokens):
@@ -116,6 +118,11 @@ class Reply:
         self._turn.taken_back += len(tokens) - count
         self._turn.text = self.message.content
         await self._held.rollback(start + count)
+
+    def _parser(self, prefix: str) -> MessageParser:
+        """Reads it. Where no call may be made, what looks like one is text."""
+        called = () if self._to.choice == "none" else self._turn.definitions
+        return self._chat.format.parser(prefix=prefix, tools=called)
 
     def _begun(self) -> str:
         """What the template wrote of the message."""

@@ -112,7 +112,7 @@ class Steering:
             ("final_tool", [] if self.final_tool is None else [self.final_tool]),
         ):
             for name in names:
-                _check_name(name, what, tools)
+                _check_name(name, what, tools, what == "tool_choice")
                 if self.allowed_tools is not None and name not in self.allowed_tools:
                     raise InvalidInput(f"{what} has {name}, which is not among allowed_tools; allow it as well")
         if self.tool_choice == "required" and not (tools if self.allowed_tools is None else self.allowed_tools):
@@ -177,7 +177,7 @@ def checked_choice(given: object, tools: Collection[str]) -> str:
     if not isinstance(given, str):
         raise InvalidInput(f"tool_choice returned {shown(given)}, but it must return a str")
     if given not in CHOICES:
-        _check_name(given, "tool_choice", tools)
+        _check_name(given, "tool_choice", tools, or_choice=True)
     return given
 
 
@@ -190,7 +190,8 @@ def _names(given: object, what: str) -> list[str]:
     return list(given)
 
 
-def _check_name(name: str, what: str, tools: Collection[str]) -> None:
+def _check_name(name: str, what: str, tools: Collection[str], or_choice: bool = False) -> None:
     if name not in tools:
         known = f"the tools are {', '.join(tools)}" if tools else "the agent has no tools"
-        raise InvalidInput(f"{what} has {shown(name)}, but there is no such tool; {known}")
+        wanted = f"it must be {', '.join(CHOICES)}, or the name of a tool" if or_choice else "there is no such tool"
+        raise InvalidInput(f"{what} {'is' if or_choice else 'has'} {shown(name)}, but {wanted}; {known}")

@@ -23,7 +23,7 @@ class Step(Generic[Out]):
         calls: with what became of each; their results are on the branch.
         generation: the tokens of the message.
         call_probability: how likely the model says that a tool is made for the request, from 0 to 1; None where the
-            agent has no `call_threshold`, or another message than the first is asked for.
+            agent has no `call_threshold`, another message than the first is asked for, or no branch was free to ask on.
     """
 
     text: str

@@ -21,7 +21,7 @@ from .._observers import TurnInfo
 from .._shown import said
 from .calling import Call, Desk
 from .events import Finished, RolledBack
-from .repeats import Repeats
+from .repeats import Repeats, echoes_note
 from .results import ERROR
 from .round import Round
 from .run import MISSING, Run
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 ANSWER_NOW = "Now answer my question in words."
 """What a model reads that makes calls and would not end."""
+_ECHO = "the answer repeats what stands in place of a call's result"
 
 Out = TypeVar("Out")
 T = TypeVar("T")
@@ -127,10 +128,34 @@ class Turn(Generic[Out]):
         if self._is_near_end and may_answer and not self._was_asked:
             self._was_asked = True
             await self._ask_for_answer(held)
+        before = held.mark()
         step = await Round(self, held).run()
+        if step.done and self._echoes(step.text):
+            if may_answer and not self._was_asked:
+                return await self._answer_anew(held, before)
+            self.warnings.append(
+                "the answer repeats what stands in place of a result; see docs: My model does not call"
+            )
         if not self.repeats.stuck:
             self._useful = held.mark(), self._stays
         return step
+
+    def _echoes(self, text: str) -> bool:
+        """Does an answer say again what stands in place of a result: that a call was made before, or cannot be made?"""
+        records = [call.record for call in self.calls if call.record is not None]
+        if any(record.status == "repeated" for record in records) and echoes_note(text):
+            return True
+        faults = (record.content.strip().casefold() for record in records if record.status == "invalid")
+        return any(fault and fault in text.casefold() for fault in faults)
+
+    async def _answer_anew(self, held: Branch, before: Mark) -> Step[Out]:
+        """Takes back an answer that is none, and asks for one."""
+        self.taken_back += len(held) - before.length
+        await held.rollback(before)
+        await self.desk.tell(RolledBack(before.length, _ECHO))
+        self._was_asked = True
+        await self._ask_for_answer(held)
+        return await self._round(held)
 
     @property
     def _is_near_end(self) -> bool:

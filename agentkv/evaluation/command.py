@@ -59,6 +59,13 @@ def tools(
     call_format: Annotated[
         str | None, typer.Option(metavar="NAME", help="How the model writes calls, where its folder does not say it.")
     ] = None,
+    steer_calls: Annotated[
+        bool,
+        typer.Option(
+            "--steer-calls",
+            help="Hold calls to a spelling that reads from the first message on, not after two others were rescued.",
+        ),
+    ] = False,
     parallel: Annotated[int, typer.Option(min=1, max=256, help="Cases under way at a time.")] = 8,
     max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of a message.")] = 256,
     capacity: Annotated[int, typer.Option(min=1, help="Cells of the cache: tokens of all cases under way.")] = 32768,
@@ -85,6 +92,7 @@ def tools(
         style=style,
         call_threshold=call_threshold,
         call_format=call_format,
+        rescue="steer" if steer_calls else True,
         parallel=parallel,
         max_tokens=max_tokens,
         capacity=capacity,
@@ -94,10 +102,13 @@ def tools(
     with reporting():
         asked = _cases(cases, [name.strip() for name in categories.split(",") if name.strip()], n, seed)
         results, whole = _asked(how, asked)
-        _show(how, cases, results, json_file, page_file)
+        _show(how, cases, results, len(asked), json_file, page_file)
+    failed = _failed(results)
     if not whole:
         stderr.print("stopped")
         raise typer.Exit(130)
+    if failed and failed == len(results):
+        raise typer.Exit(1)
 
 
 @evaluation.command()
@@ -121,6 +132,8 @@ def _check(how: How) -> None:
         fail("--call-format is of a model that is opened here; the server at --server has its own")
     if (how.serve or how.server is not None) and find_spec("openai") is None:
         fail("openai is missing; install it with: pip install 'agentkv-sdk[serve]'")
+    if how.server is not None and how.rescue == "steer":
+        fail("--steer-calls is of a model that is opened here; the server at --server has its own")
     if how.server is not None and how.call_threshold is not None:
         fail("--call-threshold is of a model that is opened here; the server at --server has its own")
     if how.style is not None and (how.serve or how.server is not None):
@@ -162,17 +175,33 @@ def _asked(how: How, cases: Sequence[Case]) -> tuple[list[Result], bool]:
             return sorted(results, key=lambda result: places[result.case.id]), False
 
 
+def _failed(results: Sequence[Result]) -> int:
+    """How many cases have no reply. Says why the first of them has none."""
+    errors = [result.outcome.error for result in results if result.outcome.error is not None]
+    if errors:
+        count = f"all {len(errors)} cases" if len(errors) == len(results) else f"{len(errors)} of {len(results)} cases"
+        stderr.print(escaped(f"{count} have no reply; the first: {errors[0]}"), soft_wrap=True)
+    return len(errors)
+
+
 def _show(
-    how: How, cases: Path | None, results: Sequence[Result], json_file: Path | None, page_file: Path | None
+    how: How,
+    cases: Path | None,
+    results: Sequence[Result],
+    asked: int,
+    json_file: Path | None,
+    page_file: Path | None,
 ) -> None:
     from .page import page
     from .report import report
     from .table import COLUMNS, scores
 
-    title = f"{how.model.name} through {how.through}: {len(results)} cases"
+    count = f"{asked} cases" if len(results) == asked else f"{len(results)} of {asked} cases"
+    title = f"{how.model.name} through {how.through}: {count}"
     facts = {"model": str(how.model), "through": how.through, "cases": str(cases or "our own")}
     facts |= {"tool choice": how.tool_choice, "most tokens of a message": str(how.max_tokens)}
     given = (("style", how.style), ("call format", how.call_format), ("call threshold", how.call_threshold))
+    facts |= {"calls": "steered from the first message on"} if how.rescue == "steer" else {}
     facts |= {name: str(value) for name, value in given if value is not None}
     print_table(title, COLUMNS, [score.row() for score in scores(results)])
     _write(json_file, lambda: report(facts, results))

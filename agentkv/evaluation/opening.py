@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from .._call_habits import Rescue
 from .cases import Case
 from .outcome import Runner
 from .run import Result, evaluate
@@ -24,6 +25,7 @@ class How:
     style: str | None
     call_threshold: float | None
     call_format: str | None
+    rescue: Rescue
     parallel: int
     max_tokens: int
     capacity: int
@@ -51,7 +53,9 @@ async def _runner(how: How) -> AsyncIterator[Runner]:
     from ..models._called import folder_called
 
     folder = folder_called(how.model)
-    async with Context.open(folder, how.capacity, threads=how.threads, call_format=how.call_format) as context:
+    async with Context.open(
+        folder, how.capacity, threads=how.threads, call_format=how.call_format, rescue=how.rescue
+    ) as context:
         if how.serve:
             from .serving import served
 

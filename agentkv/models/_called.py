@@ -50,13 +50,13 @@ def _refusal(name: str) -> str | None:
         return f"{name} is not here yet: agentkv pull {name} ({bytes_text(known.size)}, licence: {known.licence})"
     if HUB_NAME.fullmatch(name):
         return (
-            f"{name}: no such folder, and no model that was pulled. If it is one on the Hugging Face hub: "
+            f"{name}: no such folder or file, and no model that was pulled. If it is one on the Hugging Face hub: "
             f"agentkv pull {name}"
         )
-    if "/" in name:
+    if "/" in name or name.lower().endswith(".gguf"):
         return None
     return (
-        f"{name}: no such folder, no model that was pulled, and no short name. {did_you_mean(name)}, `agentkv list` "
-        "what is here, `agentkv pull OWNER/MODEL` gets one, `nano` is always there; or give a folder that "
-        "`agentkv export` wrote"
+        f"{name}: no such folder or file, no model that was pulled, and no short name. {did_you_mean(name)}, "
+        "`agentkv list` what is here, `agentkv pull OWNER/MODEL` gets one, `nano` is always there; or give a folder "
+        "that `agentkv export` wrote"
     )

@@ -22,7 +22,7 @@ from .grammar import GrammarSource
 if TYPE_CHECKING:
     from agentkv_runtime.constraints import PythonConstraint
     from agentkv_runtime.engine import StoredBranch
-    from agentkv_runtime.tokenizer import Tokenizer
+    from agentkv_runtime.text.tokenizer import Tokenizer
 
     from .._engine import StepEngine
 

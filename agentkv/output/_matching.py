@@ -11,7 +11,7 @@ from ._state import ConstraintFailed, Masks, State, Walk
 
 if TYPE_CHECKING:
     import numpy as np
-    from agentkv_runtime.tokenizer import Tokenizer
+    from agentkv_runtime.text.tokenizer import Tokenizer
     from llguidance import LLMatcher, LLTokenizer
     from numpy.typing import NDArray
 

@@ -7,14 +7,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from agentkv_runtime.added_tokens import ControlledText
 from agentkv_runtime.formats.thought import Place, Stage
+from agentkv_runtime.text.added_tokens import ControlledText
 from numpy.typing import NDArray
 
 from ._state import Masks, Rule, State
 
 if TYPE_CHECKING:
-    from agentkv_runtime.tokenizer import Tokenizer
+    from agentkv_runtime.text.tokenizer import Tokenizer
 
     from ._thought import Parts
 

@@ -35,7 +35,7 @@ from .speculation import ServersOwn
 from .vllm import VLLM
 
 if TYPE_CHECKING:
-    from agentkv_runtime.tokenizer import Tokenizer
+    from agentkv_runtime.text.tokenizer import Tokenizer
 
     from .._call_format import CallFormat
     from .asks import Wire
@@ -195,7 +195,7 @@ class Remote:
 
 
 def _tokenizer_in(folder: Path) -> Tokenizer:
-    from agentkv_runtime.tokenizer import Tokenizer
+    from agentkv_runtime.text.tokenizer import Tokenizer
 
     try:
         return Tokenizer.from_folder(folder)
@@ -205,7 +205,7 @@ def _tokenizer_in(folder: Path) -> Tokenizer:
 
 def _handed_out(facts: Facts, held: ExitStack) -> Tokenizer:
     """The tokenizer whose files the server sent."""
-    from agentkv_runtime.tokenizer import TOKENIZER_FILES
+    from agentkv_runtime.text.tokenizer import TOKENIZER_FILES
 
     folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="agentkv-", ignore_cleanup_errors=True)))
     for name in facts.tokenizer_files.keys() & set(TOKENIZER_FILES):  # and no others, wherever they would lead

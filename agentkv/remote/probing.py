@@ -16,7 +16,7 @@ from .errors import Busy
 from .facts import Facts
 
 if TYPE_CHECKING:
-    from agentkv_runtime.tokenizer import Tokenizer
+    from agentkv_runtime.text.tokenizer import Tokenizer
 
     from .asks import Wire
     from .replicas import Replicas

@@ -11,6 +11,7 @@ from agentkv_runtime.formats.spelling import MOST_CALLS
 
 from .._generate_options import Thinking
 from .._sampling import Sampling
+from ..agents.steering import CHOICES
 from ..output import JsonSchema
 from ..output._schema_checks import refused_keyword
 from ..output.grammar import MessageGrammar
@@ -71,6 +72,10 @@ class Asked:
         if not self.tools and self.choice not in ("auto", "none"):
             raise Refused("invalid", "tool_choice asks for a call, but there are no tools", param="tool_choice")
         names = [tool["function"]["name"] for tool in self.tools]
+        if self.choice not in (*CHOICES, *names):
+            may = "auto, required, none, or the name of a tool"
+            what = f"tool_choice is {self.choice!r}, but it must be {may}: {', '.join(names)}"
+            raise Refused("invalid", what, param="tool_choice")
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise Refused("invalid", f"two tools have the name {twice!r}; a call could mean either", param="tools")

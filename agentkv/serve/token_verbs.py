@@ -170,6 +170,6 @@ async def _scores(branch: Branch, choices: list[list[int]]) -> list[float]:
 
 
 def _read(folder: Path) -> dict[str, str]:
-    from agentkv_runtime.tokenizer import TOKENIZER_FILES
+    from agentkv_runtime.text.tokenizer import TOKENIZER_FILES
 
     return {name: (folder / name).read_text("utf-8") for name in TOKENIZER_FILES if (folder / name).is_file()}

@@ -11,7 +11,7 @@ from .._errors import InvalidInput, ModelError
 from .._shown import shown
 
 if TYPE_CHECKING:
-    from agentkv_runtime.folder import ModelFolder
+    from agentkv_runtime.folder.model_folder import ModelFolder
     from agentkv_runtime.speculation import Drafter
 
 MOST_NODES = 64  # of one draft

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from agentkv_runtime.printable import printable
+from agentkv_runtime.folder.printable import printable
 from markdown_it import MarkdownIt
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -68,9 +68,10 @@ class Answer:
             self._draw()
 
     def note(self, text: str) -> None:
-        """A line of its own, behind what was written so far."""
+        """Lines of its own, behind what was written so far; all but the first are indented."""
         self._end_part()
-        self._console.print(Text(printable(text), "dim"), soft_wrap=not self._console.is_terminal)
+        lines = _shown(text.rstrip("\n")).replace("\n", "\n   ")
+        self._console.print(Text(lines, "dim"), soft_wrap=not self._console.is_terminal)
 
     def _draw(self) -> None:
         lines = self._open.splitlines(keepends=True)

@@ -10,13 +10,13 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
 import anyio
-from agentkv_runtime.printable import printable
+from agentkv_runtime.folder.printable import printable
 from rich.console import Console
 from rich.text import Text
 
 from .._errors import AgentKVError, ContextFull, LimitReached
 from ..agents import events
-from ..agents.calls import CallRequest
+from ..agents.calls import CallRecord, CallRequest
 from . import commands
 from .answer import Answer
 from .talk import Talk
@@ -134,6 +134,7 @@ def told(error: Exception) -> str:
 
 
 async def _answer(talk: Talk, message: str, console: Console, typed: TypedAhead | None) -> None:
+    begun: set[str] = set()
     with _shown_with(typed, console) as answer:
         async with talk.ask(message) as turn:
             async for event in turn:
@@ -145,8 +146,11 @@ async def _answer(talk: Talk, message: str, console: Console, typed: TypedAhead 
                     case events.ApprovalAsked() as asked:
                         await _decide(asked, answer, typed)
                     case events.CallStarted(call):
+                        begun.add(call.id)
                         answer.note(f"-> {_spelled(call)}")
                     case events.CallFinished(call):
+                        if call.id not in begun:  # it does not run, and is told of all the same
+                            answer.note(f"-> {_spelled(call)}")
                         answer.note(f"<- {call.name}: {call.content}")
                     case events.Retried(what, why):
                         answer.note(f"{what} failed, and is tried again: {why}")
@@ -184,5 +188,5 @@ async def _decide(asked: events.ApprovalAsked, answer: Answer, typed: TypedAhead
         asked.approve()
 
 
-def _spelled(call: CallRequest) -> str:
+def _spelled(call: CallRequest | CallRecord) -> str:
     return f"{call.name}({', '.join(f'{name}={value!r}' for name, value in call.arguments.items())})"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from agentkv_runtime.printable import printable
+from agentkv_runtime.folder.printable import printable
 
 from .._console import escaped, fail, reporting, stdout
 from .._errors import ContextFull, LimitReached
@@ -35,6 +35,13 @@ def chat(
     call_format: Annotated[
         str | None, typer.Option(metavar="NAME", help="How the model writes calls, where its folder does not say it.")
     ] = None,
+    steer_calls: Annotated[
+        bool,
+        typer.Option(
+            "--steer-calls",
+            help="Hold calls to a spelling that reads from the first message on, not after two others were rescued.",
+        ),
+    ] = False,
 ) -> None:
     """Talk to a model: answers as they are written, branches, tools. /help lists what else there is.
 
@@ -72,6 +79,7 @@ def chat(
             capacity=capacity,
             threads=threads,
             call_format=call_format,
+            rescue="steer" if steer_calls else True,
         )
         if sys.stdin.isatty():
             stdout.print(f"[dim]opening {escaped(model or folder)} ...[/]", soft_wrap=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.text import Text
 
+from .._call_habits import Rescue
 from .._console import stderr, stdout
 from .._context import Context
 from .._errors import InvalidInput
@@ -40,6 +41,7 @@ class How:
     capacity: int
     threads: int | None
     call_format: str | None = None
+    rescue: Rescue = True
 
 
 async def talking(how: How) -> None:
@@ -58,7 +60,7 @@ async def talking(how: How) -> None:
     )
     room = ForgetsAloud(stdout if stdout.is_terminal else stderr)
     async with Context.open(
-        how.model, how.capacity, threads=how.threads, overflow=room, call_format=how.call_format
+        how.model, how.capacity, threads=how.threads, overflow=room, call_format=how.call_format, rescue=how.rescue
     ) as context:
         if not context.tokenizer.has_chat_template:
             raise InvalidInput(

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import anyio
 import typer
-from agentkv_runtime.draft_manifest import DRAFT_MANIFEST_NAME, record_acceptance
+from agentkv_runtime.folder.draft_manifest import DRAFT_MANIFEST_NAME, record_acceptance
 
 from agentkv._bench.acceptance import measure_acceptance
 from agentkv._bench.prompts import BenchPrompt

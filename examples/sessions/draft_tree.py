@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from agentkv_runtime.sessions import TreeSession, make_tree_session
-from agentkv_runtime.tokenizer import Tokenizer
+from agentkv_runtime.text.tokenizer import Tokenizer
 
 from agentkv.models import nano
 

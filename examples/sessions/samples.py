@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from agentkv_runtime.sessions import make_seq_session
-from agentkv_runtime.tokenizer import Tokenizer
+from agentkv_runtime.text.tokenizer import Tokenizer
 
 from agentkv.models import nano
 

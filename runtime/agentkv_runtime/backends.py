@@ -1,4 +1,4 @@
-"""The backends that models run on: their names, what their caches hold, and how they get into the process."""
+"""Backends that models run on: names, dtypes of their caches and programs, and loading them into the process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from agentkv_runtime.errors import BackendError
 
 if TYPE_CHECKING:
-    from agentkv_runtime.manifest import DType, Quantization
+    from agentkv_runtime.folder.manifest import DType, Quantization
 
 __all__ = [
     "BACKENDS",
@@ -29,25 +29,25 @@ class Backend:
     """One way to run a model."""
 
     name: str
-    """In manifests and in `Context.open`."""
+    """Name in manifests and in `Context.open`."""
     kv_dtypes: tuple[str, ...]
-    """What its caches can keep keys and values in: a dtype for both, or one for each ("int8/int4")."""
+    """Dtypes of keys and values in its caches: one for both, or one for each ("int8/int4")."""
     load: Callable[[], None]
-    """Makes it usable in this process; harmless when called again. Raises BackendError."""
+    """Makes the backend usable in this process; may be called again. Raises BackendError."""
     backend_id: str = ""
-    """ExecuTorch's name of it; empty for the backend that runs Hugging Face folders instead of exported programs."""
+    """Name in ExecuTorch; empty for the backend that runs Hugging Face folders instead of exported programs."""
     quantizations: tuple[Quantization, ...] = ()
-    """Of weights, in programs exported for it."""
+    """Quantisations of weights in programs for it."""
     dtypes: tuple[DType, ...] = ()
-    """Of activations and of other weights, in programs exported for it."""
+    """Dtypes of activations and of other weights in programs for it."""
     usual: tuple[Quantization, DType] = ("none", "fp32")
-    """What a model is exported as where nobody says it: small and fast, as models are used."""
+    """Default quantisation and dtype of an export, for small and fast programs."""
 
 
 def load_backend(name: str) -> str:
-    """Makes this process able to run programs for a backend of PROGRAM_BACKENDS; returns ExecuTorch's name of it.
+    """Loads a backend of PROGRAM_BACKENDS into this process, so that its programs can run; returns its `backend_id`.
 
-    Raises BackendError, saying what to install, where it cannot be, and KeyError for a name that is not there.
+    Raises BackendError, saying what to install, if it cannot be loaded, and KeyError for an unknown name.
     """
     backend = PROGRAM_BACKENDS[name]
     backend.load()
@@ -55,7 +55,7 @@ def load_backend(name: str) -> str:
 
 
 def keys_and_values(kv_dtype: str) -> tuple[str, str]:
-    """The dtypes of keys and of values that one of KV_DTYPES stands for."""
+    """Dtype of keys and dtype of values in one of KV_DTYPES."""
     keys, _, values = kv_dtype.partition("/")
     return keys, values or keys
 
@@ -127,13 +127,13 @@ BACKENDS = {
         Backend("torch", kv_dtypes=("fp32", "fp16", "bf16", "int8", "int8/int4", "int4"), load=_load_torch),
     )
 }
-"""What `Context.open` can be asked for."""
+"""Backends that `Context.open` accepts, by name."""
 
 PROGRAM_BACKENDS = {name: backend for name, backend in BACKENDS.items() if backend.backend_id}
-"""What a manifest can name."""
+"""Backends that a manifest can name: those that run exported programs."""
 
 KV_DTYPES = tuple(dict.fromkeys(dtype for backend in BACKENDS.values() for dtype in backend.kv_dtypes))
-"""What caches keep keys and values in, on any backend."""
+"""Dtypes of keys and values that any backend's caches have."""
 
 QUANTIZED_KV_DTYPES = ("int8", "int8/int4", "int4")
-"""Those of them that are codes."""
+"""Dtypes among KV_DTYPES that store codes."""

@@ -1,4 +1,4 @@
-"""The face that every byte layer shows, whatever holds its bytes: CPU, MLX or torch."""
+"""The interface of every byte layer: the CPU's, MLX's and torch's."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _Heads = npt.NDArray[np.float32]
 class ByteLayer(Protocol):
     """K and V of all layers of one cache, over the plans of its bookkeeping.
 
-    Programs reach a byte layer without going through NumPy; this face is what tests and benchmarks drive, and what a
-    new backend must pass `tests/conformance` with.
+    Programs reach a byte layer without going through NumPy; tests and benchmarks use this interface, and a new
+    backend must pass `tests/conformance` with it.
     """
 
     @property
     def bytes(self) -> int:
-        """K and V bytes allocated now, all layers: none before the first write, then doubling up to the capacity."""
+        """Bytes of K and V allocated now, all layers: 0 before the first write, then doubling up to the capacity."""
 
     @property
     def allocated_cells(self) -> int:
@@ -60,20 +60,24 @@ class ByteLayer(Protocol):
 
     @property
     def cell_arrays(self) -> Sequence[tuple[str, str, Sequence[int], int | None]]:
-        """(name, dtype, shape, group) of what those bytes are, in their order: `layers.0.k`, a dtype of safetensors,
-        `[n_kv_heads, numbers]`, and the group of layers (those with one window) without which cells may be, or None."""
+        """Arrays that the bytes of a cell consist of, in order: (name, dtype, shape, group).
+
+        Such as `layers.0.k`, a dtype of safetensors, `[n_kv_heads, numbers]`. `group` numbers the layers of one window,
+        whose bytes a cell may have dropped; None for layers that every cell stores.
+        """
 
     def read_cells(self, cells: Sequence[int]) -> npt.NDArray[np.uint8]:
-        """uint8 `[n, cell_bytes]`: K and V of these cells as they are kept. Raises InvalidRange."""
+        """K and V of these cells as stored, uint8 `[n, cell_bytes]`. Raises InvalidRange."""
 
     def write_cells(self, cells: Sequence[int], bytes: npt.NDArray[np.uint8]) -> None:
-        """What read_cells gave, of this layer or another of its backend, shape and kv_dtype, back into these cells.
+        """Writes `bytes` `[n, cell_bytes]` into these distinct cells.
 
-        No cell twice. Raises InvalidRange before anything changes.
+        `read_cells` of this layer, or of another of equal backend, shape and kv_dtype, returned them. Raises
+        InvalidRange before anything changes.
         """
 
     def shrink(self, cells: int) -> None:
-        """Gives memory above the first `cells` cells back, as far as that is worth it."""
+        """Frees memory above the first `cells` cells, as far as that is worth it."""
 
 
 if TYPE_CHECKING:

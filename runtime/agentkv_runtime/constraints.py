@@ -1,4 +1,4 @@
-"""What a generation may say, as the step loop of the native module takes it."""
+"""Classes of the native module with which its step loop constrains the tokens of a generation."""
 
 from agentkv_runtime._core import Constraint, ConstraintDriver, PythonConstraint, PythonConstraintDriver, mask_words
 

@@ -24,11 +24,11 @@ class BackendError(ImportError):
 
 
 class ModelFolderError(ValueError):
-    """A folder that is no model folder, lacks a file, or holds one that does not fit the others."""
+    """A folder that is no model folder, lacks a file, or has one that does not fit the others."""
 
 
 class GGUFError(ModelFolderError):
-    """A GGUF file that is cut, damaged, or of a version that is not read."""
+    """A GGUF file that is truncated, damaged, or of an unsupported version."""
 
 
 class DraftMismatchError(ModelFolderError):
@@ -40,15 +40,15 @@ class TokenizerError(ValueError):
 
 
 class TemplateTimeout(TokenizerError):
-    """A chat template that does not end in the time that it was given."""
+    """A chat template that exceeds its time limit."""
 
 
 class FormatError(ValueError):
-    """A response template that is malformed, a call format that is not known, or one that cannot say what is asked."""
+    """A malformed response template, an unknown call format, or a message that a format cannot express."""
 
 
 class TensorFileError(ValueError):
-    """A file of tensors that is missing, unreadable, damaged, or not one of ours."""
+    """A file of tensors that is missing, unreadable, damaged, or not written by agentkv."""
 
 
 class UnknownSchemaError(ValueError):
@@ -60,11 +60,11 @@ class ExportError(RuntimeError):
 
 
 class QuantizationError(ExportError):
-    """The model's layers do not fit the chosen quantisation."""
+    """A model whose layers do not fit the chosen quantisation."""
 
 
 class PullError(RuntimeError):
-    """A model that could not be downloaded from the hub, or that did not come whole."""
+    """A model that could not be downloaded from the hub, or whose download is incomplete or damaged."""
 
 
 class QualityError(ValueError):
@@ -72,8 +72,8 @@ class QualityError(ValueError):
 
 
 class StoreError(ValueError):
-    """A model that is not among the exported ones that are kept, or a folder for them that cannot be used."""
+    """A model that is not in the store of exported models, or a store that cannot be used."""
 
 
 class UnsupportedModelError(ExportError):
-    """A model whose attention needs something that attending through a cache does not compute."""
+    """A model, or a feature of one, that agentkv does not compute."""

@@ -1,4 +1,4 @@
-"""What somebody who opens or exports a model should know though nothing failed: logged, and shown where one listens."""
+"""Notes for users who open or export a model, about things that are no errors: logged, and passed to a listener."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _listener: ContextVar[Callable[[str], None] | None] = ContextVar("agentkv_notes"
 
 
 def note(sentence: str) -> None:
-    """Says so, as a warning of the logger "agentkv" and to whoever listens."""
+    """Logs a warning with the logger "agentkv", and passes it to the listener of `shown_by`."""
     _log.warning(sentence)
     listener = _listener.get()
     if listener is not None:
@@ -23,7 +23,7 @@ def note(sentence: str) -> None:
 
 @contextmanager
 def shown_by(listener: Callable[[str], None]) -> Iterator[None]:
-    """In the block, `listener` gets every note."""
+    """Passes every note of the block to `listener`."""
     token = _listener.set(listener)
     try:
         yield

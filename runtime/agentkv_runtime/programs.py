@@ -22,8 +22,8 @@ from agentkv_runtime._core import (
 )
 from agentkv_runtime.backends import PROGRAM_BACKENDS, load_backend
 from agentkv_runtime.errors import BackendError, ModelFolderError
-from agentkv_runtime.folder import ModelFolder
-from agentkv_runtime.metadata import KvCacheMetadata, read_kv_cache_metadata
+from agentkv_runtime.folder.metadata import KvCacheMetadata, read_kv_cache_metadata
+from agentkv_runtime.folder.model_folder import ModelFolder
 
 __all__ = [
     "get_cpu_isa",
@@ -45,7 +45,7 @@ _lock = threading.Lock()
 
 
 def load_program(path: str | Path, backend_id: str = _CPU) -> ExecuTorchProgram:
-    """The program of a .pte: the one already loaded while anything still uses it, else loaded now. From any thread.
+    """The program of a .pte, shared with other users of the same file, or loaded now. Callable from any thread.
 
     A file that was replaced since counts as another one. Programs are mapped into memory: replace the file by renaming
     another one into its place, as export does, and never write to it while it is open. Raises `_core.ProgramError`.
@@ -54,17 +54,16 @@ def load_program(path: str | Path, backend_id: str = _CPU) -> ExecuTorchProgram:
 
 
 def load_head(path: str | Path, backend_id: str = _CPU) -> ExecuTorchHead:
-    """The same for a draft head's .pte."""
+    """Like `load_program`, for a draft head's .pte."""
     return _load(_heads, ExecuTorchHead, path, backend_id)
 
 
 def load_folder(folder: ModelFolder, *, verify: bool = True) -> ExecuTorchProgram:
-    """The program of a model folder, after checking that it is the one that the manifest describes.
+    """Loads the program of a model folder, after checking that the manifest describes it.
 
-    With `verify` the file is compared with the manifest's fingerprint the first time that it is loaded, which reads it
-    where anything touched it since it was last read (`verified.py`): a damaged program can stop the process when it
-    runs. Raises ModelFolderError for a folder that does not work,
-    BackendError where the backend that it was exported for is not installed.
+    With `verify` the first load compares the file with the manifest's fingerprint, as a damaged program can stop the
+    process when it runs; a file that is unchanged since an earlier check is not read again (`verified.py`). Raises
+    ModelFolderError for an unusable folder, BackendError if the backend that it was exported for is not installed.
     """
     name = folder.manifest.backend
     if name not in PROGRAM_BACKENDS:
@@ -96,11 +95,11 @@ def open_session(
     sinks: int = 0,
     verify: bool = True,
 ) -> ExecuTorchSession:
-    """A cache over a model folder's program: what an Engine runs. `session.cache` is its bookkeeping, with draft trees.
+    """Opens a cache over a model folder's program, for an Engine. `session.cache` is its bookkeeping, with draft trees.
 
-    With a `window` no layer looks further back than so many positions, the first `sinks` apart; 0 for none.
+    With a `window` each layer sees at most the last `window` positions and the first `sinks`; 0 for no window.
 
-    `verify` as for `load_folder`, and what it raises; ModelFolderError also for an option that does not work.
+    `verify` and errors are those of `load_folder`; raises ModelFolderError also for an invalid option.
     """
     program = load_folder(folder, verify=verify)
     try:

@@ -1,4 +1,4 @@
-"""How well a model predicts a text: its perplexity, and its divergence from the model that it was made from.
+"""Quality of a model's predictions of a text: its perplexity, and its divergence from the model that it was made from.
 
     session = make_decode_session(folder, capacity=WINDOW)
     windows = text_windows(folder.tokenizer, default_text(), most=10)
@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from agentkv_runtime.errors import QualityError
-from agentkv_runtime.folder import ModelFolder
+from agentkv_runtime.folder.model_folder import ModelFolder
+from agentkv_runtime.folder.small_files import read_text
 from agentkv_runtime.sessions import DecodeSession, Logits
-from agentkv_runtime.small_files import read_text
-from agentkv_runtime.tokenizer import Tokenizer
+from agentkv_runtime.text.tokenizer import Tokenizer
 
 __all__ = [
     "WINDOW",
@@ -48,7 +48,7 @@ Doubles = npt.NDArray[np.float64]
 
 
 class ScoredModel(Protocol):
-    """What predicts: a program's session, or the model that it was exported from."""
+    """A model whose predictions can be scored: an exported program's session, or the source model in torch."""
 
     @property
     def vocab_size(self) -> int:
@@ -56,15 +56,15 @@ class ScoredModel(Protocol):
 
     @property
     def block(self) -> int:
-        """Rows that it gives out at once, at most."""
+        """Largest number of rows of logits in one array."""
 
     def logits(self, tokens: Sequence[int], first: int, block: int) -> Iterator[Logits]:
-        """Next-token logits after tokens[first:], read from an empty cache: float32 `[block or fewer, vocab]` each."""
+        """Yields next-token logits after tokens[first:], read from an empty cache, float32 `[<= block, vocab]` each."""
 
 
 @dataclass(frozen=True)
 class SessionModel:
-    """An exported model's session, which is cleared for every window; its capacity is `WINDOW` or more."""
+    """Scores an exported model's session, whose capacity is at least `WINDOW`; clears it before every window."""
 
     session: DecodeSession
 
@@ -89,33 +89,33 @@ class SessionModel:
 
 @dataclass(frozen=True)
 class Divergence:
-    """What a model's predictions lost against those of its source."""
+    """Differences between the predictions of a model and those of its source."""
 
     mean: float
     """Kullback-Leibler divergence of the source's distribution from the model's, in nats per token."""
     percentile_99: float
-    """Of the tokens, 99 in 100 have at most this divergence."""
+    """99th percentile of the divergence of single tokens, in nats."""
     same_best: float
-    """Share of tokens for which both hold the same token most probable, 0 to 1."""
+    """Share of tokens for which both rank the same token first, 0 to 1."""
 
 
 @dataclass(frozen=True)
 class Quality:
-    """What was measured on a text."""
+    """Quality of a model's predictions on a text."""
 
     perplexity: float
     """exp of the mean negative log-likelihood of the tokens that count."""
     standard_error: float
-    """Of the perplexity, from how the likelihoods of tokens differ."""
+    """Standard error of the perplexity, from the variance of the tokens' log-likelihoods."""
     windows: int
     tokens: int
-    """How many predictions count, in all windows."""
+    """Number of scored predictions, all windows."""
     divergence: Divergence | None
-    """From the source, where there was one to compare with."""
+    """Divergence from the source; None if none was given."""
 
 
 def check_positions(folder: ModelFolder) -> None:
-    """Raises QualityError for a model that does not know as many positions as a window has."""
+    """Raises QualityError for a model that has fewer positions than a window."""
     known = folder.manifest.max_positions
     if known is not None and known < WINDOW:
         raise QualityError(f"{folder.path}: knows {known} positions, and quality is measured in windows of {WINDOW}")
@@ -129,7 +129,7 @@ def default_text() -> str:
 
 
 def read_text_file(path: Path) -> str:
-    """A text to measure on. Raises QualityError for a file that cannot be read, is no UTF-8, or is above 16 MiB."""
+    """Reads a UTF-8 text to measure on. Raises QualityError for a file that is unreadable, no UTF-8 or above 16 MiB."""
     return read_text(path, QualityError)
 
 
@@ -161,8 +161,8 @@ def measure_quality(
 ) -> Quality:
     """Reads windows of `WINDOW` tokens and scores the second half of each: 255 predictions.
 
-    With a `source` it runs on the same tokens, and the divergence from it is measured. `done` is told the share that is
-    over, and may raise to stop. Raises QualityError for a source of another vocabulary, for tokens that the model does
+    With a `source` it also measures the divergence from that model's predictions. `done` gets the finished share, 0 to
+    1, and may raise to stop. Raises QualityError for a source of another vocabulary, for tokens that the model does
     not have, and for logits that are not finite.
     """
     _check(model, windows, source)

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from agentkv_runtime import _core
 from agentkv_runtime._core import ExecuTorchSession, InvalidTensor
-from agentkv_runtime.folder import ModelFolder, read_model_folder
+from agentkv_runtime.folder.model_folder import ModelFolder, read_model_folder
 from agentkv_runtime.programs import open_session
 
 __all__ = [
@@ -42,12 +42,12 @@ NO_TREES: Mapping[int, Sequence[int]] = MappingProxyType({})
 
 
 class _Session:
-    """What the three share: a program, its bounds, and the memory of keys and values."""
+    """Base of the three sessions: the program, its bounds, and the memory of keys and values."""
 
     def __init__(self, session: ExecuTorchSession, max_positions: int | None = None) -> None:
         self._session = session
         self.max_positions = max_positions
-        """Tokens that a sequence may hold, as the model knows no later position; None where nothing is known."""
+        """Positions that the model has, which bound the length of a sequence; None if unknown."""
 
     @property
     def vocab_size(self) -> int:
@@ -56,12 +56,12 @@ class _Session:
 
     @property
     def max_tokens(self) -> int:
-        """Rows that one forward takes at most."""
+        """Largest number of rows that one forward takes."""
         return self._session.max_tokens
 
     @property
     def max_logits(self) -> int:
-        """Rows that one forward returns logits of at most."""
+        """Largest number of rows that one forward returns logits of."""
         return self._session.max_logits
 
     @property
@@ -71,16 +71,16 @@ class _Session:
 
     @property
     def used(self) -> int:
-        """Cells that some sequence holds."""
+        """Cells that belong to at least one sequence."""
         return self._session.cache.used
 
     @property
     def kv_bytes(self) -> int:
-        """Bytes that keys and values take now."""
+        """Bytes allocated for keys and values now."""
         return self._session.kv_bytes
 
     def clear(self) -> None:
-        """Forgets everything."""
+        """Forgets all sequences."""
         self._session.cache.clear()
 
     def _step(self, begin: Callable[[], None], tokens: Sequence[int], rows: Sequence[int] | None) -> Logits:
@@ -125,7 +125,7 @@ class _Session:
 
 
 class DecodeSession(_Session):
-    """One sequence: what a chat loop needs. `len()` is how many tokens the cache holds."""
+    """One sequence, enough for a chat loop. `len()` is the number of cached tokens."""
 
     def __init__(self, session: ExecuTorchSession, max_positions: int | None = None) -> None:
         super().__init__(session, max_positions)
@@ -257,7 +257,7 @@ def make_seq_session(
     max_sequences: int = 256,
     policy: str = "full",
 ) -> SeqSession:
-    """The same for sequences 0 to max_sequences - 1, which share `capacity` cells."""
+    """Like `make_decode_session`, for sequences 0 to max_sequences - 1, which share `capacity` cells."""
     return SeqSession(*_open(folder, capacity, kv_dtype, min_chunk, max_sequences, policy))
 
 
@@ -270,7 +270,7 @@ def make_tree_session(
     max_sequences: int = 256,
     policy: str = "full",
 ) -> TreeSession:
-    """The same with draft trees."""
+    """Like `make_seq_session`, with draft trees."""
     return TreeSession(*_open(folder, capacity, kv_dtype, min_chunk, max_sequences, policy))
 
 

@@ -1,4 +1,4 @@
-"""Drafters over programs: a smaller model or an EAGLE head, checked against the target that they draft for."""
+"""Drafters over programs, a smaller model or an EAGLE head, checked against their target."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from agentkv_runtime._core import (
     PythonDrafter,
 )
 from agentkv_runtime.backends import BACKENDS
-from agentkv_runtime.draft_manifest import DRAFT_MANIFEST_NAME, DraftManifest, read_draft_manifest
 from agentkv_runtime.errors import DraftMismatchError, ModelFolderError
-from agentkv_runtime.folder import DRAFT_NAME, ModelFolder, file_fingerprint, read_model_folder
+from agentkv_runtime.folder.draft_manifest import DRAFT_MANIFEST_NAME, DraftManifest, read_draft_manifest
+from agentkv_runtime.folder.model_folder import DRAFT_NAME, ModelFolder, file_fingerprint, read_model_folder
+from agentkv_runtime.folder.verified import remembered_fingerprint
 from agentkv_runtime.programs import load_folder, load_head
-from agentkv_runtime.verified import remembered_fingerprint
 
 __all__ = [
     "Drafter",
@@ -44,12 +44,12 @@ def open_draft_model(
     top_k: int = 8,
     verify: bool = True,
 ) -> ModelDrafter:
-    """A drafter over the model folder at `path`, with a cache of `capacity` cells of its own.
+    """Opens a drafter over the model folder at `path`, with a cache of `capacity` cells of its own.
 
     Per branch and level of a draft, the `width` most likely nodes are run and get `top_k` children each. A `kv_dtype`
-    that only other backends have becomes fp16: what a draft is made with changes no output. Embeddings may be padded to
-    different sizes; padded ids are never proposed. Raises DraftMismatchError for a model that speaks other tokens than
-    `target`, ModelFolderError for a folder or an option that does not work.
+    that only other backends have becomes fp16, as a draft's precision changes no output. Embeddings may be padded to
+    different sizes; padded ids are never proposed. Raises DraftMismatchError for a model with another vocabulary than
+    `target`, ModelFolderError for an unusable folder or an invalid option.
     """
     folder = read_model_folder(path)
     sides = f"the draft model {folder.path} and its target {target.path}"
@@ -79,11 +79,11 @@ def open_eagle(
     top_k: int = 8,
     verify: bool = True,
 ) -> EagleDrafter:
-    """A drafter over an EAGLE-3 head, with a cache of `capacity` cells of its own.
+    """Opens a drafter over an EAGLE-3 head, with a cache of `capacity` cells of its own.
 
-    `path` is a folder with draft.pte and draft.json, or the .pte beside its .json; None is the target's own folder. The
+    `path` is a folder with draft.pte and draft.json, or a .pte next to its .json; None is the target's own folder. The
     other options are those of `open_draft_model`. Raises DraftMismatchError for a head that is missing or was made for
-    another model than `target`, ModelFolderError for a file or an option that does not work.
+    another model than `target`, ModelFolderError for an unusable file or an invalid option.
     """
     program_path, manifest = _find_head(target.path if path is None else Path(path), target)
     _check_head(program_path, manifest, target)
@@ -167,7 +167,7 @@ def _check_agreement(head: ExecuTorchHead, manifest: DraftManifest) -> None:
 
 
 def _shared_tokens(draft: ModelFolder, target: ModelFolder) -> int:
-    """How many tokens both models know. What their embeddings have beyond the tokenizer is padding."""
+    """Number of tokens that both models have, without the padding of embeddings beyond the tokenizer."""
     return min(draft.manifest.vocab_size, target.manifest.vocab_size, target.tokenizer.vocab_size)
 
 

@@ -1,5 +1,4 @@
-"""Safetensors files of tensors that are too large to be held twice: written in slices, whole or not at all; mapped when
-they are read, and checked.
+"""Safetensors files of large tensors: written in slices, renamed into place when complete; read by mapping, checked.
 
 The header's metadata has the digest of every tensor (`digest <name>`) and one of the header itself (`digest`): XXH3 of
 128 bits, which finds damage and is no signature. https://github.com/huggingface/safetensors
@@ -22,9 +21,9 @@ import numpy.typing as npt
 import xxhash
 
 from agentkv_runtime.errors import TensorFileError
-from agentkv_runtime.fresh_file import FreshFile
-from agentkv_runtime.printable import printable
-from agentkv_runtime.small_files import open_regular
+from agentkv_runtime.folder.fresh_file import FreshFile
+from agentkv_runtime.folder.printable import printable
+from agentkv_runtime.folder.small_files import open_regular
 
 __all__ = ["MOST_HEADER_BYTES", "SIZES", "TensorFile", "TensorSpec", "TensorWriter"]
 
@@ -46,15 +45,14 @@ class TensorSpec(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Its size."""
+        """Size in bytes."""
         return SIZES[self.dtype] * prod(self.shape)
 
 
 class TensorWriter:
-    """A file in the making. From any thread; `discard` waits for what another thread writes.
+    """Writes a file in slices, from any thread; `discard` waits for another thread's write.
 
-    Until `finish` the file at `path` is what it was before. The first tensor begins at a multiple of `align` bytes.
-    Raises OSError.
+    The file at `path` is unchanged until `finish`. Tensor data begins at a multiple of `align` bytes. Raises OSError.
     """
 
     def __init__(self, path: Path, tensors: Sequence[TensorSpec], metadata: Mapping[str, str], align: int = 8) -> None:
@@ -67,13 +65,13 @@ class TensorWriter:
         self._at: dict[str, int] = {spec.name: at for spec, at in zip(tensors, ends, strict=False)}
         self._end = dict(zip(self._at, ends[1:], strict=True))
         self.nbytes: int = ends[-1]
-        """Of the whole file."""
+        """Bytes of the whole file."""
         self.written = 0
-        """Of its tensors, so far."""
+        """Bytes of tensors written so far."""
         self._file = FreshFile(path)
 
     def append(self, name: str, data: Bytes) -> None:
-        """The next bytes of a tensor."""
+        """Writes the next bytes of a tensor. Raises ValueError for more bytes than the tensor has."""
         if self._at[name] + data.nbytes > self._end[name]:
             raise ValueError(f"more bytes than tensor {name} has")
         flat = np.ascontiguousarray(data).reshape(-1)
@@ -83,7 +81,7 @@ class TensorWriter:
         self.written += data.nbytes
 
     def finish(self) -> None:
-        """Puts the file in its place. It and its name are on the disk then."""
+        """Moves the complete file to its path and syncs it to disk. Raises ValueError if bytes are missing."""
         unfinished = [name for name, end in self._end.items() if self._at[name] != end]
         if unfinished:
             raise ValueError(f"bytes of {unfinished[0]} are missing")
@@ -91,7 +89,7 @@ class TensorWriter:
         self._file.put_in_place()
 
     def discard(self) -> None:
-        """Leaves nothing behind. Does nothing to a file that is in its place."""
+        """Removes the unfinished file; does nothing after `finish`."""
         self._file.discard()
 
     def _header(self, digests: Mapping[str, str]) -> bytes:
@@ -113,10 +111,10 @@ class TensorWriter:
 
 
 class TensorFile:
-    """A file that was written by TensorWriter, mapped into memory. Use as a context manager.
+    """A memory-mapped file written by TensorWriter, as a context manager.
 
-    Raises TensorFileError, naming the file, for one that is missing, unreadable, no regular file or damaged. The header
-    is checked at once, a tensor when it was read to its end.
+    Raises TensorFileError, naming the file, for one that is missing, unreadable, no regular file or damaged. Opening
+    checks the header; reading a tensor to its end checks the tensor.
     """
 
     def __init__(self, path: Path) -> None:
@@ -139,10 +137,10 @@ class TensorFile:
             self._fd = os.dup(fd)
         weakref.finalize(self, os.close, self._fd)
         self.nbytes = size
-        """Of the whole file."""
+        """Bytes of the whole file."""
 
     def take(self, name: str, nbytes: int) -> Bytes:
-        """The next bytes of a tensor; after the last of them its digest is checked."""
+        """The next `nbytes` bytes of a tensor, a read-only view. Checks the tensor's digest after the last of them."""
         spec = self.tensors[name]
         at = self._at.get(name, 0)
         begin = self._begin[name] + at
@@ -155,18 +153,18 @@ class TensorFile:
         return part
 
     def whole(self, name: str) -> Bytes:
-        """All bytes of a tensor, checked; as often as one likes."""
+        """All bytes of a tensor, a read-only view. Checks its digest on every call."""
         begin = self._begin[name]
         part = self._map[begin : begin + self.tensors[name].nbytes]
         self._check_digest(name, xxhash.xxh3_128_hexdigest(part.data))
         return part
 
     def offset(self, name: str) -> int:
-        """The byte of the file at which a tensor begins."""
+        """Offset in the file at which a tensor begins, in bytes."""
         return self._begin[name]
 
     def fileno(self) -> int:
-        """The descriptor of the open file, whatever lies at its path by now; for as long as this object lives."""
+        """Descriptor of the opened file, even if its path was replaced; open for as long as this object lives."""
         return self._fd
 
     def _check_digest(self, name: str, digest: str) -> None:
@@ -174,7 +172,7 @@ class TensorFile:
             raise self.damaged(f"the bytes of {printable(name)} are not those that were written")
 
     def damaged(self, what: str) -> TensorFileError:
-        """What to raise."""
+        """A TensorFileError that names the file and what is wrong with it, for the caller to raise."""
         return TensorFileError(f"{self._path}: damaged, or no file of agentkv: {what}")
 
     def __enter__(self) -> TensorFile:

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from agentkv_runtime.draft_manifest import read_draft_manifest
 from agentkv_runtime.errors import ModelFolderError, TokenizerError
-from agentkv_runtime.folder import read_model_folder
+from agentkv_runtime.folder.draft_manifest import read_draft_manifest
+from agentkv_runtime.folder.model_folder import read_model_folder
 
 import agentkv as kv
 

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from agentkv_runtime.draft_manifest import DraftManifest
-from agentkv_runtime.folder import file_fingerprint
-from agentkv_runtime.manifest import FeatureInfo, write_manifest
+from agentkv_runtime.folder.draft_manifest import DraftManifest
+from agentkv_runtime.folder.manifest import FeatureInfo, write_manifest
+from agentkv_runtime.folder.model_folder import file_fingerprint
 from typer.testing import CliRunner, Result
 
 from agentkv.cli import app

@@ -225,6 +225,18 @@ class Begins:
 sys.meta_path.insert(0, Begins())
 main()
 """
+SAYS_WHEN_IT_QUANTISES = """
+import time
+from agentkv_command import main
+from agentkv_runtime.export.direct import hf_folder
+
+def quantize_rows(*_):
+    print("begins", flush=True)
+    time.sleep(600)
+
+hf_folder.quantize_rows = quantize_rows
+main()
+"""
 SAYS_WHEN_IT_GENERATES = """
 from itertools import count
 from agentkv import Branch
@@ -298,6 +310,23 @@ def test_signals(sent: signal.Signals, status: int, importing: str, src: Path, t
     assert process.returncode == status, errors
     assert "Traceback" not in errors, errors
     assert tree(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -9)]
+)
+def test_signals_to_an_export_without_torch(sent: signal.Signals, status: int, src: Path, tmp_path: Path) -> None:
+    process = command(SAYS_WHEN_IT_QUANTISES, "export", src, tmp_path / "a" / "out")
+    process.send_signal(sent)
+    errors = process.communicate(timeout=60)[1]
+    assert process.returncode == status, errors
+    assert "Traceback" not in errors, errors
+    if sent is signal.SIGKILL:  # nobody takes what is left for a model, and the next export sweeps it
+        assert "not a model folder" in refused("inspect", next((tmp_path / "a").iterdir()))
+        assert run("export", src, tmp_path / "a" / "out").exit_code == 0
+        assert tree(tmp_path / "a")[0] == "out"
+    else:
+        assert tree(tmp_path) == []
 
 
 @pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from agentkv_runtime.formats import find_format
-from agentkv_runtime.tokenizer import Tokenizer
+from agentkv_runtime.text.tokenizer import Tokenizer
 
 import agentkv as kv
 from agentkv._chat import Chat

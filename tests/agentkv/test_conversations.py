@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 import pytest
-from agentkv_runtime.added_tokens import Control, ControlledText
+from agentkv_runtime.text.added_tokens import Control, ControlledText
 
 import agentkv as kv
 

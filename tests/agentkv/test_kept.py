@@ -120,6 +120,7 @@ def test_what_is_not_there_is_not_removed(tmp_path: Path, monkeypatch: pytest.Mo
         ("gemma2", [], f"{REPO}: models of type gemma2 are not written without torch"),
         ("llama", ["--quant", "none"], "torch is not installed"),
         ("llama", ["--backend", "mlx"], "torch is not installed"),
+        ("llama", ["--recipe", "measured"], "torch is not installed"),
     ],
 )
 def test_a_pull_without_torch_says_what_to_install_before_it_downloads(
@@ -139,9 +140,10 @@ def test_a_pull_of_a_family_that_needs_no_torch_is_quantised_while_it_is_read(
 ) -> None:
     with HubServer(REPO, tiny_hf_folder("llama", layers=1)) as hub:
         env = {**environment(hub, tmp_path), **without_torch(tmp_path)}
-        done = subprocess.run([*COMMAND, "pull", REPO], env=env, capture_output=True, text=True)
+        pull = [*COMMAND, "pull", REPO, "--quant", "q6", "--recipe", "fixed"]
+        done = subprocess.run(pull, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"Pulled {REPO} (cpu, q4, fp32, ")
+    assert done.stdout.startswith(f"Pulled {REPO} (cpu, q6, fp32, fixed recipe, ")
 
 
 @pytest.mark.parametrize(
@@ -151,6 +153,8 @@ def test_a_pull_of_a_family_that_needs_no_torch_is_quantised_while_it_is_read(
         (["owner/model@v1", "--revision", "v2"], "is no name of a model on the hub"),
         (["qwen3:9b"], "Did you mean"),
         (["owner/model", "--quant", "affine4"], "backend cpu has no quantisation 'affine4'"),
+        (["owner/model", "--quant", "none", "--recipe", "fixed"], "only q4, q5, q6, q8 have a recipe (fixed)"),
+        (["owner/model/model.gguf", "--recipe", "measured"], "have a recipe (measured), and this is file"),
     ],
 )
 def test_what_cannot_be_pulled_is_an_error_without_a_traceback(arguments: list[str], says: str) -> None:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from agentkv_runtime.folder import read_model_folder
+from agentkv_runtime.folder.model_folder import read_model_folder
 from gguf import GGMLQuantizationType as Q
 
 from tests.conftest import FolderFactory

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agentkv_runtime.folder import read_model_folder
-from agentkv_runtime.manifest import write_manifest
+from agentkv_runtime.folder.manifest import write_manifest
+from agentkv_runtime.folder.model_folder import read_model_folder
 from typer.testing import CliRunner, Result
 
 from agentkv.cli import app

@@ -24,7 +24,7 @@ REPLACE = """
 import shutil, sys
 from itertools import cycle
 from pathlib import Path
-from agentkv_runtime.staging import install, staged
+from agentkv_runtime.folder.staging import install, staged
 
 *sources, out = map(Path, sys.argv[1:])
 for source in cycle(sources):

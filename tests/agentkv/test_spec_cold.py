@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agentkv_runtime.draft_manifest import read_draft_manifest
+from agentkv_runtime.folder.draft_manifest import read_draft_manifest
 from typer.testing import CliRunner
 
 import agentkv as kv

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agentkv_runtime.added_tokens import ControlledText
+from agentkv_runtime.text.added_tokens import ControlledText
 
 import agentkv as kv
 from agentkv.formats import Family

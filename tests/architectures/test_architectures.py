@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 from agentkv_runtime.errors import ExportError
-from agentkv_runtime.folder import read_model_folder
+from agentkv_runtime.folder.model_folder import read_model_folder
 from agentkv_runtime.hf.load import load_model
 from agentkv_runtime.programs import open_session
 from typer.testing import CliRunner

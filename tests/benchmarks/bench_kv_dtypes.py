@@ -12,7 +12,7 @@ import sys
 import time
 
 from agentkv_runtime import _core
-from agentkv_runtime.metadata import KvCacheMetadata
+from agentkv_runtime.folder.metadata import KvCacheMetadata
 from bench_attention import DIM, KV_HEADS, Case
 from in_turns import time_in_turns
 

@@ -21,7 +21,7 @@ from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export.blocks.importance import calibration_text
 from agentkv_runtime.export.folder import export_folder
 from agentkv_runtime.export.quiet import quiet_libraries
-from agentkv_runtime.folder import is_model_folder, read_model_folder
+from agentkv_runtime.folder.model_folder import is_model_folder, read_model_folder
 from agentkv_runtime.programs import set_threads
 from agentkv_runtime.quality import WINDOW, SessionModel, default_text, measure_quality, text_windows
 from agentkv_runtime.sessions import make_decode_session

@@ -43,7 +43,7 @@ class Model:
 
     def program(self, backend: str, dtype: str = "fp32") -> _core.ExecuTorchProgram:
         """The model exported for `backend` and loaded."""
-        from agentkv_runtime.folder import read_model_folder
+        from agentkv_runtime.folder.model_folder import read_model_folder
         from agentkv_runtime.programs import load_folder
 
         kind, fields = ALL_CONFIGS[self.name]

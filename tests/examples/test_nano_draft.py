@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from agentkv_runtime.draft_manifest import read_draft_manifest
-from agentkv_runtime.folder import file_fingerprint, read_model_folder
+from agentkv_runtime.folder.draft_manifest import read_draft_manifest
+from agentkv_runtime.folder.model_folder import file_fingerprint, read_model_folder
 
 import agentkv as kv
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from agentkv_runtime.gguf.metadata import read_metadata
 from agentkv_runtime.gguf.tokenizer import make_tokenizer, tokenizer_config
-from agentkv_runtime.tokenizer import Tokenizer
+from agentkv_runtime.text.tokenizer import Tokenizer
 from gguf import GGUFWriter
 from tokenizers import pre_tokenizers
 

@@ -15,6 +15,8 @@ import pytest
 
 from tests.agentkv.serve.conftest import Served
 
+from .event_order import check_chat, check_messages, check_responses
+
 WEATHER: dict[str, Any] = {
     "type": "function",
     "function": {
@@ -111,6 +113,8 @@ async def _chat(
         answer.text, answer.ended = choice["message"]["content"] or "", choice["finish_reason"]
         calls = choice["message"].get("tool_calls") or ()
         answer.calls = [[call["id"], call["function"]["name"], call["function"]["arguments"]] for call in calls]
+    if events:
+        check_chat(events)
     for _, chunk in events:
         for choice in chunk["choices"]:
             answer.ended = choice["finish_reason"] or answer.ended
@@ -137,6 +141,7 @@ async def _responses(
     if error:
         return Answered(error=error)
     if events:
+        check_responses(events)
         name, last = events[-1]
         assert name in ("response.completed", "response.incomplete"), events[-1]
         whole = last["response"]
@@ -185,6 +190,8 @@ async def _messages(
             answer.text += block.get("text", "")
             if block["type"] == "tool_use":
                 answer.calls.append([block["id"], block["name"], json.dumps(block["input"])])
+    if events:
+        check_messages(events)
     for _, event in events:
         delta, block = event.get("delta", {}), event.get("content_block", {})
         answer.text += delta.get("text", "")

@@ -13,7 +13,7 @@ import pytest
 from agentkv_runtime.errors import ExportError, UnsupportedModelError
 from agentkv_runtime.export import export_folder
 from agentkv_runtime.sources.source import described, is_gguf
-from agentkv_runtime.tokenizer import Tokenizer
+from agentkv_runtime.text.tokenizer import Tokenizer
 
 import agentkv as kv
 from tests.models import CHAT_TEMPLATE, END_OF_TEXT, TURN_END, tiny_model, tiny_spec

@@ -11,7 +11,7 @@ import pytest
 from agentkv_runtime.errors import TokenizerError
 from agentkv_runtime.gguf.metadata import read_metadata
 from agentkv_runtime.gguf.tokenizer import make_tokenizer, tokenizer_config
-from agentkv_runtime.tokenizer import Tokenizer
+from agentkv_runtime.text.tokenizer import Tokenizer
 
 from .sources import llama_cpp_files
 

@@ -19,7 +19,6 @@ from pathlib import Path
 
 import pytest
 import tokenizers
-from agentkv_runtime.added_tokens import ControlledText
 from agentkv_runtime.errors import ExportError, GGUFError, TokenizerError
 from agentkv_runtime.gguf.metadata import read_metadata
 from agentkv_runtime.gguf.models import MODELS
@@ -29,7 +28,8 @@ from agentkv_runtime.gguf.vocabulary import Vocabulary
 from agentkv_runtime.notes import shown_by
 from agentkv_runtime.sources.gguf import load_gguf
 from agentkv_runtime.sources.source import described
-from agentkv_runtime.tokenizer import Tokenizer
+from agentkv_runtime.text.added_tokens import ControlledText
+from agentkv_runtime.text.tokenizer import Tokenizer
 from gguf import GGMLQuantizationType
 
 import agentkv as kv

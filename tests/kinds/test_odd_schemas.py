@@ -16,7 +16,7 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-from agentkv_runtime.folder import read_model_folder
+from agentkv_runtime.folder.model_folder import read_model_folder
 from agentkv_runtime.formats import FAMILIES
 from agentkv_runtime.formats.json_style import as_meant
 from pydantic import BaseModel, ConfigDict

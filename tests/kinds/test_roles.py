@@ -12,8 +12,9 @@ import pytest
 
 import agentkv as kv
 from agentkv.agents.trunks import told_tools
+from agentkv.agents.turn import ANSWER_NOW
 
-from .doors import ANSWER, DOORS, QUESTION, RESULT, SYSTEM, Seen, agent_of, opened, weather, with_template
+from .doors import ANSWER, DOORS, MORE, QUESTION, RESULT, SYSTEM, Seen, agent_of, opened, weather, with_template
 
 TURN = "{{ '<|im_start|>' + m.role + '\n' + (m.content or '') }}"
 CALLS = "{% for c in m.tool_calls or [] %}{{ '<tool_call>' + (c.function | tojson) + '</tool_call>' }}{% endfor %}"
@@ -46,6 +47,14 @@ WITH_LAST = (
 )
 NEEDS_USER = (
     "{% if not messages | selectattr('role', 'equalto', 'user') | list %}{{ raise_exception('no user') }}{% endif %}"
+)
+
+
+# As many of theirs as ours, but for calls and results.
+IN_TURNS_WITH_CALLS = (
+    "{% set at = namespace(n=0) %}{% for m in messages if m.role == 'user' or (m.role == 'assistant' and not "
+    "m.tool_calls) %}{% if (m.role == 'user') != (at.n % 2 == 0) %}{{ raise_exception('Roles must alternate') }}"
+    "{% endif %}{% set at.n = at.n + 1 %}{% endfor %}"
 )
 
 
@@ -83,6 +92,9 @@ KINDS = {
     ),
     "users and assistants in turns, and nobody else": Kind(
         LOOP + IN_TURNS + WRITTEN + ENDED + REPLY, shows_tools=False
+    ),
+    "users and assistants in turns, beside calls and results (Mistral)": Kind(
+        IN_TURNS_WITH_CALLS + PLAIN
     ),
     "results are refused": Kind(
         TOOLS + LOOP + "{% if m.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}" + WRITTEN + ENDED + REPLY
@@ -150,6 +162,25 @@ async def test_every_template_opens_by_every_door(tmp_path: Path, kind: Kind, do
     for prompt in answered:
         question, called, result = map(prompt.index, (QUESTION, '"Oslo"', RESULT))
         assert question < called < result
+
+
+@BY_KIND
+async def test_a_turn_that_would_not_end_is_asked_for_its_answer(tmp_path: Path, kind: Kind) -> None:
+    """Behind results, where some templates take no question."""
+    seen = Seen()
+    async with opened(with_template(kind.template, tmp_path / "model"), seen) as ctx:
+        agent = kv.Agent(SYSTEM, tools=[weather], max_rounds=2)
+        branch = await agent.trunk(ctx)
+        for question in (QUESTION, MORE):
+            run = await agent.run(branch, question)
+            assert (run.output, run.rounds) == (ANSWER, 2 if question == QUESTION else 1)
+        (asked,) = (prompt for prompt in seen.prompts if ANSWER_NOW in prompt and MORE not in prompt)
+        assert asked.count(RESULT) == asked.count(ANSWER_NOW) == 1
+        if kind.in_order:
+            assert asked.index(QUESTION) < asked.index(RESULT) < asked.index(ANSWER_NOW)
+        roles = [message.role for message in branch.messages]
+        assert roles == ["system", "user", "assistant", "tool", "user", "assistant", "user", "assistant"]
+        assert [message.content for message in branch.messages][3:5] == [RESULT, ANSWER_NOW]
 
 
 @BY_KIND

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agentkv_runtime.ends_of_turn import usual_ends
-from agentkv_runtime.staging import install
+from agentkv_runtime.folder.staging import install
 from agentkv_runtime.store.content import content_digest
-from agentkv_runtime.tokenizer import TOKENIZER_FILES, Tokenizer
+from agentkv_runtime.text.ends_of_turn import usual_ends
+from agentkv_runtime.text.tokenizer import TOKENIZER_FILES, Tokenizer
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 

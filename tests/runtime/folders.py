@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from agentkv_runtime.folder import file_fingerprint
-from agentkv_runtime.manifest import Manifest, write_manifest
+from agentkv_runtime.folder.manifest import Manifest, write_manifest
+from agentkv_runtime.folder.model_folder import file_fingerprint
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 

@@ -13,10 +13,10 @@ from agentkv_runtime import _core
 from agentkv_runtime.backends import BACKENDS, KV_DTYPES, PROGRAM_BACKENDS, QUANTIZED_KV_DTYPES, load_backend
 from agentkv_runtime.errors import BackendError, ModelFolderError
 from agentkv_runtime.export.target import Target
-from agentkv_runtime.folder import read_model_folder
+from agentkv_runtime.folder.manifest import DType, Quantization
+from agentkv_runtime.folder.metadata import KvCacheMetadata
+from agentkv_runtime.folder.model_folder import read_model_folder
 from agentkv_runtime.hf.dtypes import TORCH_DTYPES
-from agentkv_runtime.manifest import DType, Quantization
-from agentkv_runtime.metadata import KvCacheMetadata
 from agentkv_runtime.programs import load_folder, open_session
 
 from tests.conftest import FolderFactory

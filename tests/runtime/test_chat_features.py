@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from agentkv_runtime.errors import TokenizerError
-from agentkv_runtime.tokenizer import Tokenizer
+from agentkv_runtime.text.tokenizer import Tokenizer
 
 from .chat_features import FEATURES
 from .chat_styles import Style, write_style

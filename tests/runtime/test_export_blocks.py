@@ -24,7 +24,7 @@ from agentkv_runtime.export.experts import own_expert_layers
 from agentkv_runtime.export.quantization import EMBEDDING, QuantizationError, Recipe
 from agentkv_runtime.hf.deferred import loading_as_it_runs
 from agentkv_runtime.hf.load import stream_model
-from agentkv_runtime.tokenizer import Tokenizer
+from agentkv_runtime.text.tokenizer import Tokenizer
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 

@@ -11,7 +11,7 @@ import pytest
 from agentkv_runtime._core import InvalidTensor, pack_blocks, unpack_blocks
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export import export_folder
-from agentkv_runtime.folder import ModelFolder
+from agentkv_runtime.folder.model_folder import ModelFolder
 from agentkv_runtime.programs import load_program
 from agentkv_runtime.sources.gguf import GGUFWeights
 from gguf import GGMLQuantizationType as Q

@@ -9,16 +9,21 @@ from typing import Any
 
 import pytest
 import torch
-from agentkv_runtime.draft_manifest import DraftManifest, MeasuredAcceptance, read_draft_manifest, record_acceptance
 from agentkv_runtime.errors import ExportError, ModelFolderError
 from agentkv_runtime.export import export_draft
 from agentkv_runtime.export.cpu.norms import linear_norms
 from agentkv_runtime.export.draft_checkpoint import find_embedding, read_draft_checkpoint
 from agentkv_runtime.export.lower_draft import lower_draft_head
 from agentkv_runtime.export.norms import replace_norms
-from agentkv_runtime.folder import file_fingerprint
+from agentkv_runtime.folder.draft_manifest import (
+    DraftManifest,
+    MeasuredAcceptance,
+    read_draft_manifest,
+    record_acceptance,
+)
+from agentkv_runtime.folder.manifest import FeatureInfo
+from agentkv_runtime.folder.model_folder import file_fingerprint
 from agentkv_runtime.hf.op import active_cache
-from agentkv_runtime.manifest import FeatureInfo
 from safetensors.torch import load_file
 
 from tests.conftest import FolderFactory

@@ -13,7 +13,7 @@ import pytest
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export import export_draft, export_folder
 from agentkv_runtime.export.first_run import _agreement, model_logits, probe_tokens, run_model
-from agentkv_runtime.folder import ModelFolder, read_model_folder
+from agentkv_runtime.folder.model_folder import ModelFolder, read_model_folder
 from agentkv_runtime.hf.load import load_model
 from safetensors.torch import load_file, save_file
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export import export_folder
-from agentkv_runtime.folder import read_model_folder
-from agentkv_runtime.tokenizer import Tokenizer
+from agentkv_runtime.folder.model_folder import read_model_folder
+from agentkv_runtime.text.tokenizer import Tokenizer
 
 from tests.conftest import FolderFactory
 from tests.runtime.chat_styles import STYLES

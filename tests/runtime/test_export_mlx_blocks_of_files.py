@@ -14,7 +14,7 @@ from agentkv_runtime.export import export_folder
 from agentkv_runtime.export.mlx.affine import AffineWeight, affine_dequantize
 from agentkv_runtime.export.mlx.file_weights import file_weight
 from agentkv_runtime.export.quantization import QuantizationError, Recipe
-from agentkv_runtime.folder import ModelFolder
+from agentkv_runtime.folder.model_folder import ModelFolder
 from agentkv_runtime.hf.blocks import Blocks, keep_blocks
 from agentkv_runtime.hf.dtypes import TORCH_DTYPES
 from agentkv_runtime.programs import open_session

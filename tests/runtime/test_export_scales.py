@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from agentkv_runtime.export.cpu.scales import Quantized, quantized_weight
-from agentkv_runtime.manifest import Scales
+from agentkv_runtime.folder.manifest import Scales
 
 
 def weight(outputs: int = 48, inputs: int = 128, seed: int = 0) -> torch.Tensor:

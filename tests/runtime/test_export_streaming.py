@@ -18,7 +18,7 @@ from agentkv_runtime.export.lower import lower_model
 from agentkv_runtime.export.opening import open_model
 from agentkv_runtime.export.quantization import QuantizationError, Recipe
 from agentkv_runtime.export.spill import spilled, spilling_to
-from agentkv_runtime.folder import ModelFolder
+from agentkv_runtime.folder.model_folder import ModelFolder
 from agentkv_runtime.hf import deferred
 from agentkv_runtime.hf.deferred import present
 from agentkv_runtime.hf.load import load_model, stream_model

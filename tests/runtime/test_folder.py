@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from agentkv_runtime.errors import ExportError, ModelFolderError
 from agentkv_runtime.export import export_folder
-from agentkv_runtime.folder import is_hf_folder, is_model_folder, read_model_folder
+from agentkv_runtime.folder.model_folder import is_hf_folder, is_model_folder, read_model_folder
 
 from tests.models import write_tokenizer
 from tests.runtime.folders import write_folder

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from agentkv_runtime.fresh_file import FreshFile
+from agentkv_runtime.folder.fresh_file import FreshFile
 
 
 def names(folder: Path) -> list[str]:
@@ -67,7 +67,7 @@ def test_leftovers_of_the_killed_go_and_those_of_the_living_stay(tmp_path: Path)
     script = f"""
 import os
 from pathlib import Path
-from agentkv_runtime.fresh_file import FreshFile
+from agentkv_runtime.folder.fresh_file import FreshFile
 FreshFile(Path({str(path)!r})).write(0, b"half")
 os.kill(os.getpid(), 9)
 """
@@ -88,7 +88,7 @@ def test_no_room_is_an_oserror(tmp_path: Path) -> None:
     script = f"""
 import resource, signal
 from pathlib import Path
-from agentkv_runtime.fresh_file import FreshFile
+from agentkv_runtime.folder.fresh_file import FreshFile
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 fresh = FreshFile(Path({str(tmp_path / "file")!r}))

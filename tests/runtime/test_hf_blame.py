@@ -7,8 +7,8 @@ import torch
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export.program import lower_methods
 from agentkv_runtime.export.target import Target
+from agentkv_runtime.folder.metadata import KvCacheMetadata
 from agentkv_runtime.hf.blame import blame, first_line
-from agentkv_runtime.metadata import KvCacheMetadata
 
 
 class Inner(torch.nn.Module):

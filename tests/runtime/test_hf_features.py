@@ -14,11 +14,11 @@ from agentkv_runtime.export.cpu.norms import linear_norms
 from agentkv_runtime.export.lower import lower_model
 from agentkv_runtime.export.norms import replace_norms
 from agentkv_runtime.export.rotary import own_rotary
+from agentkv_runtime.folder.manifest import FeatureInfo
 from agentkv_runtime.hf.deferred import load_all
 from agentkv_runtime.hf.features import feature_layers
 from agentkv_runtime.hf.op import active_cache
 from agentkv_runtime.hf.wrapper import CachedForward
-from agentkv_runtime.manifest import FeatureInfo
 
 from tests.conftest import FolderFactory
 from tests.driver import Driver, Logits, native_driver

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from agentkv_runtime._core import Cells
+from agentkv_runtime.folder.metadata import Kept, LayerShape
 from agentkv_runtime.hf.check import _OneSequence
 from agentkv_runtime.hf.convolution import conv_shape, short_conv
 from agentkv_runtime.hf.linear_attention import linear_attention
@@ -14,7 +15,6 @@ from agentkv_runtime.hf.mixers import mix_here
 from agentkv_runtime.hf.op import NoActiveCacheError, active_cache
 from agentkv_runtime.hf.own_mixers import mix_by_ours
 from agentkv_runtime.hf.selective_scan import selective_scan
-from agentkv_runtime.metadata import Kept, LayerShape
 from agentkv_runtime.torch_backend.cache import TorchCache
 from torch.nn import functional
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from agentkv_runtime.errors import ModelFolderError
-from agentkv_runtime.manifest import FORMAT_VERSION, FeatureInfo, Manifest, read_manifest, write_manifest
+from agentkv_runtime.folder.manifest import FORMAT_VERSION, FeatureInfo, Manifest, read_manifest, write_manifest
 from pydantic import ValidationError
 
 MANIFEST = Manifest(

@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 from agentkv_runtime.errors import UnknownSchemaError
-from agentkv_runtime.metadata import Kept, KvCacheMetadata, LayerShape, read_kv_cache_metadata, write_kv_cache_metadata
+from agentkv_runtime.folder.metadata import (
+    Kept,
+    KvCacheMetadata,
+    LayerShape,
+    read_kv_cache_metadata,
+    write_kv_cache_metadata,
+)
 
 SHAPE = {"n_layers": 2, "n_kv_heads": 3, "head_dim": 16}
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 from agentkv_runtime import _core
 from agentkv_runtime.backends import load_backend
-from agentkv_runtime.metadata import KvCacheMetadata
+from agentkv_runtime.folder.metadata import KvCacheMetadata
 
 load_backend("mlx")
 

@@ -15,7 +15,7 @@ import pytest
 from agentkv_runtime import _core
 from agentkv_runtime._core import ExecuTorchProgram, ForwardFailed, ProgramError
 from agentkv_runtime.backends import load_backend
-from agentkv_runtime.folder import read_model_folder
+from agentkv_runtime.folder.model_folder import read_model_folder
 from agentkv_runtime.programs import open_session
 
 from tests.conftest import FolderFactory

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from agentkv_runtime.printable import path_text, printable
+from agentkv_runtime.folder.printable import path_text, printable
 
 
 def test_what_a_terminal_would_obey_is_spelled() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from agentkv_runtime._core import ExecuTorchProgram, ProgramError
-from agentkv_runtime.metadata import read_kv_cache_metadata, write_kv_cache_metadata
+from agentkv_runtime.folder.metadata import read_kv_cache_metadata, write_kv_cache_metadata
 from torch import nn
 
 from tests.conftest import FolderFactory

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from agentkv_runtime import _core
 from agentkv_runtime.errors import ModelFolderError
-from agentkv_runtime.folder import ModelFolder, read_model_folder
+from agentkv_runtime.folder.model_folder import ModelFolder, read_model_folder
 from agentkv_runtime.programs import get_threads, load_program, open_session, set_threads
 
 from tests.conftest import FolderFactory
@@ -53,7 +53,7 @@ def test_weights_are_in_memory_once(tiny_exported_folder: FolderFactory) -> None
     path = tiny_exported_folder("llama", hidden=512, intermediate=2048, heads=8, head_dim=64, layers=2)
     script = (
         "import sys, resource\n"
-        "from agentkv_runtime.folder import read_model_folder\n"
+        "from agentkv_runtime.folder.model_folder import read_model_folder\n"
         "from agentkv_runtime.programs import open_session\n"
         "def resident():\n"
         "    return int(open('/proc/self/statm').read().split()[1]) * resource.getpagesize()\n"
@@ -158,7 +158,7 @@ import os, shutil, sys
 from pathlib import Path
 import numpy as np
 from agentkv_runtime import _core
-from agentkv_runtime.folder import read_model_folder
+from agentkv_runtime.folder.model_folder import read_model_folder
 from agentkv_runtime.programs import get_threads, open_session, set_threads
 from tests.driver import Driver
 

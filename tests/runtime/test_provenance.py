@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from agentkv_runtime.provenance import Masked, joined, masked_kind
+from agentkv_runtime.text.provenance import Masked, joined, masked_kind
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from agentkv_runtime.errors import QualityError
-from agentkv_runtime.folder import read_model_folder
+from agentkv_runtime.folder.model_folder import read_model_folder
 from agentkv_runtime.quality import (
     WINDOW,
     SessionModel,
@@ -22,7 +22,7 @@ from agentkv_runtime.quality import (
 )
 from agentkv_runtime.sessions import Logits, make_decode_session
 from agentkv_runtime.sources.reference import SourceModel
-from agentkv_runtime.tokenizer import Tokenizer
+from agentkv_runtime.text.tokenizer import Tokenizer
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers, processors
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from agentkv_runtime.errors import TemplateTimeout, TokenizerError
-from agentkv_runtime.tokenizer import Tokenizer
+from agentkv_runtime.text.tokenizer import Tokenizer
 
 from .chat_styles import byte_level
 

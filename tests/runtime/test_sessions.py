@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from agentkv_runtime import _core
 from agentkv_runtime.errors import ModelFolderError
-from agentkv_runtime.folder import read_model_folder
+from agentkv_runtime.folder.model_folder import read_model_folder
 from agentkv_runtime.sessions import make_decode_session, make_seq_session, make_tree_session
 
 from agentkv.models import nano

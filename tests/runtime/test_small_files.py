@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from agentkv_runtime.printable import printable
-from agentkv_runtime.small_files import MOST_BYTES, read_bytes, read_object, read_text
+from agentkv_runtime.folder.printable import printable
+from agentkv_runtime.folder.small_files import MOST_BYTES, read_bytes, read_object, read_text
 
 
 class Refused(Exception):
@@ -49,8 +49,9 @@ def test_what_is_not(tmp_path: Path) -> None:
         with pytest.raises(Refused, match=why) as refused:
             read_object(tmp_path / name, Refused)
         assert str(tmp_path / name) in str(refused.value)
-    with pytest.raises(Refused, match="No such file"):
-        read_text(tmp_path / "none", Refused)
+    for name, why in {"none": "No such file", "null \0": "embedded null byte", "\ud800": "surrogates"}.items():
+        with pytest.raises(Refused, match=f"cannot be read: .*{why}"):
+            read_text(tmp_path / name, Refused)
 
 
 def test_what_a_terminal_would_obey_is_spelled_out() -> None:

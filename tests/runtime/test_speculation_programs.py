@@ -13,7 +13,7 @@ import pytest
 from agentkv_runtime import _core
 from agentkv_runtime._core import GenerateOptions
 from agentkv_runtime.errors import DraftMismatchError, ModelFolderError
-from agentkv_runtime.folder import ModelFolder, read_model_folder
+from agentkv_runtime.folder.model_folder import ModelFolder, read_model_folder
 from agentkv_runtime.programs import load_folder, load_head
 from agentkv_runtime.speculation import open_draft_model, open_eagle
 

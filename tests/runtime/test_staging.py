@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from agentkv_runtime.errors import ModelFolderError
-from agentkv_runtime.folder import read_model_folder
-from agentkv_runtime.staging import holds_nothing, install, staged
+from agentkv_runtime.folder.model_folder import read_model_folder
+from agentkv_runtime.folder.staging import holds_nothing, install, staged
 
 from tests.runtime.folders import write_folder
 
@@ -117,10 +117,46 @@ def stop_everywhere(root: Path) -> None:
     print(ends)
 
 
-def test_an_export_that_is_killed_or_fails_leaves_no_mixture(tmp_path: Path) -> None:
-    script = f"from pathlib import Path; from {__name__} import stop_everywhere as run; run(Path({str(tmp_path)!r}))"
+def export_when_told(out: Path, program: bytes, told: int) -> None:
+    with staged(out) as staging:
+        write_folder(staging, program)
+        (staging / "chat_template.jinja").write_bytes(program)
+        os.read(told, 1)
+        install(staging, out, NAMES, "agentkv.json")
+
+
+def export_together(root: Path) -> None:
+    """Several exports into one folder at a time, which is there or not. For a process without threads."""
+    for i in range(20):
+        out = root / f"model-{i}"
+        if i % 2:
+            write_old(out)
+        told, tell = os.pipe()
+        children = []
+        for program in (b"1" * 100, b"2" * 200, b"3" * 300):
+            if (child := os.fork()) == 0:
+                os._exit(run_child(partial(export_when_told, out, program, told)) != 0)
+            children.append(child)
+        os.write(tell, b"now")
+        assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0], i
+        read_model_folder(out).verify()
+        assert (out / "chat_template.jinja").read_bytes() == (out / "model.pte").read_bytes(), i
+        assert all(path.is_file() for path in out.iterdir()), i
+
+
+def in_a_process(action: str, place: Path) -> None:
+    """Runs one of the functions above on a folder, in a process without threads."""
+    script = f"from pathlib import Path; from {__name__} import {action} as run; run(Path({str(place)!r}))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_an_export_that_is_killed_or_fails_leaves_no_mixture(tmp_path: Path) -> None:
+    in_a_process("stop_everywhere", tmp_path)
+
+
+def test_exports_into_one_folder_at_a_time_leave_one_of_them(tmp_path: Path) -> None:
+    in_a_process("export_together", tmp_path)
 
 
 def test_a_new_folder_appears_whole(tmp_path: Path) -> None:

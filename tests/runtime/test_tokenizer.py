@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from agentkv_runtime.errors import TokenizerError
-from agentkv_runtime.tokenizer import Tokenizer
+from agentkv_runtime.text.tokenizer import Tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors

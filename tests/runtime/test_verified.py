@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 
 import pytest
-from agentkv_runtime import verified
 from agentkv_runtime.errors import ModelFolderError
-from agentkv_runtime.folder import file_fingerprint, read_model_folder
+from agentkv_runtime.folder import verified
+from agentkv_runtime.folder.model_folder import file_fingerprint, read_model_folder
+from agentkv_runtime.folder.verified import remember_fingerprint, remembered_fingerprint
 from agentkv_runtime.programs import load_folder
-from agentkv_runtime.verified import remember_fingerprint, remembered_fingerprint
 
 import agentkv as kv
 

@@ -108,11 +108,12 @@ class _Completion:
 
     async def _message(self, index: int, branch: Branch, send: Any) -> Written:
         name_call = handle_of(branch).state.conversation.call_id
+        places: dict[int, int] = {}  # of the calls that are told, which are not all of the message
 
         async def tell(part: Part) -> None:
             logprobs = logprobs_of(part.likely) if self._body.logprobs and part.likely else None
             for delta in part.deltas:
-                if (said := _delta(delta, name_call)) is not None:
+                if (said := _delta(delta, name_call, places)) is not None:
                     content = "content" in said
                     await send([_chunk(index, said, logprobs=logprobs if content else None)])
                     logprobs = None if content else logprobs
@@ -173,7 +174,7 @@ def _usage(prompt: int, cached: int, written: Sequence[Written]) -> CompletionUs
     return usage_of(prompt, cached, [each.generation for each in written], reasoning)
 
 
-def _delta(delta: object, name_call: Callable[[int], str]) -> dict[str, Any] | None:
+def _delta(delta: object, name_call: Callable[[int], str], places: dict[int, int]) -> dict[str, Any] | None:
     match delta:
         case TextDelta(text):
             return {"content": text}
@@ -181,7 +182,8 @@ def _delta(delta: object, name_call: Callable[[int], str]) -> dict[str, Any] | N
             return {"reasoning_content": text}
         case CallOpened(index, name):
             call = {"id": name_call(index), "type": "function"}
-            return {"tool_calls": [{"index": index, **call, "function": {"name": name, "arguments": ""}}]}
+            place = places.setdefault(index, len(places))
+            return {"tool_calls": [{"index": place, **call, "function": {"name": name, "arguments": ""}}]}
         case ArgumentsDelta(index, text):
-            return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
+            return {"tool_calls": [{"index": places[index], "function": {"arguments": text}}]}
     return None

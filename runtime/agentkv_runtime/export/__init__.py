@@ -1,4 +1,4 @@
-"""Ahead of time: Hugging Face models in, ExecuTorch programs out. Needs torch; the rest of the package does not."""
+"""Export of Hugging Face models to ExecuTorch programs. Needs torch; the rest of the package does not."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""What somebody asks an export for."""
+"""Options and source of an export, as the caller gave them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentkv_runtime.manifest import DType, Quantization, Scales, WeightRecipe
+from agentkv_runtime.folder.manifest import DType, Quantization, Scales, WeightRecipe
 
 if TYPE_CHECKING:
     from agentkv_runtime.gguf.architectures import Description
@@ -16,7 +16,7 @@ __all__ = ["Options", "Source"]
 
 @dataclass(frozen=True)
 class Options:
-    """How a model is exported."""
+    """Options of an export."""
 
     quant: Quantization
     scales: Scales
@@ -30,10 +30,10 @@ class Options:
     features: bool
     calibrate: Path | None
     recipe: WeightRecipe | None
-    """None: fixed where the program is written without torch, and otherwise measured."""
+    """How block types are chosen; None: fixed if the program is written without torch, otherwise measured."""
 
     def lowering(self) -> dict[str, Any]:
-        """What `lower_model` takes of it, under its names."""
+        """The options that `lower_model` takes, by parameter name."""
         taken = asdict(self)
         for name in ("quant", "scales", "int8", "embedding", "calibrate", "recipe"):
             del taken[name]
@@ -42,13 +42,13 @@ class Options:
 
 @dataclass(frozen=True)
 class Source:
-    """What is exported."""
+    """The model that is exported."""
 
     weights: Path
     """A Hugging Face folder, or a GGUF file."""
     described: Path
-    """Where its config and its tokenizer are."""
+    """Folder with config and tokenizer."""
     gguf: Description | None
-    """What a GGUF file says of it."""
+    """Description of a GGUF file; None for other sources."""
     adapter: Path | None
     name: str

@@ -1,4 +1,4 @@
-"""The types of blocks that programs run as a file has them."""
+"""Names and sizes of the block types that programs run as stored in a file."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ _KINDS = {kind: (name, inputs, size) for kind, name, inputs, size in block_types
 
 
 def kind_and_bits(layer: str, kind: int) -> tuple[str, int]:
-    """The name of GGUF's type `kind`, and its bits for each number, rounded. Raises ExportError, naming the layer, for
-    one that kernels do not read."""
+    """Name of GGUF's type `kind`, and its bits per number, rounded.
+
+    Raises ExportError, naming the layer, for a type that the kernels lack.
+    """
     if kind not in _KINDS:
         names = ", ".join(name for name, _, _ in _KINDS.values())
         raise ExportError(

@@ -1,4 +1,4 @@
-"""Checks of what an export starts from, before anything takes long. Imports no torch."""
+"""Checks of an export's inputs, before its long steps. Imports no torch."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from agentkv_runtime.errors import ExportError
-from agentkv_runtime.manifest import MANIFEST_NAME
+from agentkv_runtime.folder.manifest import MANIFEST_NAME
+from agentkv_runtime.folder.staging import holds_nothing
 from agentkv_runtime.sources.source import is_gguf
-from agentkv_runtime.staging import holds_nothing
 
 __all__ = ["check_rows", "check_source", "check_target", "check_torch", "check_value", "disk_errors", "needs"]
 
@@ -21,7 +21,7 @@ _MOST_ROWS = 8192
 
 @contextmanager
 def disk_errors(out: Path) -> Iterator[None]:
-    """Turns what the operating system has against a path into ExportError."""
+    """Turns OSErrors of the block into ExportErrors that name the path."""
     try:
         yield
     except OSError as error:
@@ -34,7 +34,7 @@ def disk_errors(out: Path) -> Iterator[None]:
 
 
 def check_rows(max_tokens: int, max_logits: int) -> None:
-    """Raises ExportError for bounds of a forward that no program should have."""
+    """Raises ExportError for bounds of a forward that are out of range."""
     for name, value in {"max_tokens": max_tokens, "max_logits": max_logits}.items():
         if not 2 <= value <= _MOST_ROWS:
             raise ExportError(
@@ -44,7 +44,7 @@ def check_rows(max_tokens: int, max_logits: int) -> None:
 
 
 def check_value(holder: str, size: int, bound: str, rows: int) -> None:
-    """Raises ExportError, naming rows that fit, where a value of `size` bytes at `rows` of a bound takes over 4 GiB."""
+    """Raises ExportError, naming a number of rows that fits, if a value of `size` bytes at `rows` exceeds 4 GiB."""
     if size > _MOST_OF_A_VALUE:
         raise ExportError(
             f"{holder} holds a value of {size / 2**30:.1f} GiB. With {bound} {max(2, rows * _MOST_OF_A_VALUE // size)} "
@@ -71,20 +71,20 @@ def check_source(src: Path) -> None:
 
 
 def check_target(out: Path) -> None:
-    """Raises ExportError for a place that holds something else than a model folder."""
+    """Raises ExportError if `out` exists and is neither a model folder nor an empty one."""
     if out.exists() and not (out.is_dir() and ((out / MANIFEST_NAME).is_file() or holds_nothing(out))):
         raise ExportError(f"{out}: exists and is no model folder of agentkv; it is left as it is. Give another folder")
 
 
 def check_torch() -> None:
-    """Raises ExportError, saying what to install, where something that exporting needs is missing. Imports nothing."""
+    """Raises ExportError, saying what to install, if a package that export needs is missing. Imports none."""
     for name in ("torch", "executorch", "transformers"):
         if find_spec(name) is None:
             raise ExportError(needs(name))
 
 
 def needs(missing: object) -> str:
-    """What to install, for messages."""
+    """Error message that names the missing package and the commands that install it."""
     return (
         f"Export needs torch and executorch, and {missing} is not installed: "
         "pip install torch==2.13.0, then pip install 'agentkv-sdk[export]'"

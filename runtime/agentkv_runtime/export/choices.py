@@ -1,4 +1,4 @@
-"""Checks of how weights are asked to be exported, before anything takes long. Imports no torch."""
+"""Checks of the options of quantisation, before an export's long steps. Imports no torch."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import os
 from pathlib import Path
 
 from agentkv_runtime.errors import ExportError
-from agentkv_runtime.manifest import Quantization, Scales, WeightRecipe
+from agentkv_runtime.folder.manifest import Quantization, Scales, WeightRecipe
+from agentkv_runtime.folder.small_files import MOST_BYTES
 from agentkv_runtime.notes import note
-from agentkv_runtime.small_files import MOST_BYTES
 from agentkv_runtime.sources.source import is_gguf
 
-__all__ = ["OWN_BLOCKS", "check_quantization"]
+__all__ = ["OWN_BLOCKS", "check_quantization", "check_recipe"]
 
 OWN_BLOCKS = ("q4", "q5", "q6", "q8")
-"""Quantisations that make blocks of their own of any weights."""
+"""Quantisations that make blocks of any weights."""
 
 
 def check_quantization(
@@ -27,9 +27,9 @@ def check_quantization(
     calibrate: str | Path | None,
     recipe: WeightRecipe | None,
 ) -> None:
-    """Raises ExportError for bits that a source does not have, or choices that do not go with the quantisation.
+    """Raises ExportError for a quantisation that the source lacks, or for options that do not fit the quantisation.
 
-    A deprecated quantisation is said to be one.
+    Notes that a quantisation is deprecated.
     """
     if quant == "file" and not is_gguf(src):
         raise ExportError(f"{src}: quant is 'file', but only a GGUF file has blocks of its own. Choose bits")
@@ -43,10 +43,7 @@ def check_quantization(
             f"only {', '.join(OWN_BLOCKS)} read a calibration text ({calibrate}), and this is {quant}. Leave it out or"
             " choose one of those"
         )
-    if recipe is not None and quant not in OWN_BLOCKS:
-        raise ExportError(
-            f"only {', '.join(OWN_BLOCKS)} have a recipe ({recipe}), and this is {quant}. Leave it out or choose one"
-        )
+    check_recipe(recipe, quant)
     if recipe == "fixed" and calibrate is not None:
         raise ExportError(f"a fixed recipe reads no calibration text ({calibrate}): leave one of them out")
     if scales != "search" and quant != "8da4w":
@@ -63,3 +60,11 @@ def check_quantization(
         raise ExportError(f"the token embedding has 16, 8 or 4 bits, not {embedding}")
     if embedding != 16 and quant not in ("8da8w", "8da4w"):
         raise ExportError(f"only 8da8w and 8da4w keep the token embedding at {embedding} bits, and this is {quant}")
+
+
+def check_recipe(recipe: WeightRecipe | None, quant: Quantization) -> None:
+    """Raises ExportError for a recipe of weights that have none."""
+    if recipe is not None and quant not in OWN_BLOCKS:
+        raise ExportError(
+            f"only {', '.join(OWN_BLOCKS)} have a recipe ({recipe}), and this is {quant}. Leave it out or choose one"
+        )

@@ -1,4 +1,4 @@
-"""The delegates of a program that was lowered."""
+"""Inspection of a lowered program's delegates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _calls(program: ExportedProgram) -> Iterator[tuple[fx.Node, LoweredBackendMo
 
 
 def count_calls(program: ExportedProgram) -> dict[str, int]:
-    """Calls of one forward to each backend."""
+    """Number of calls of one forward to each backend, by its id."""
     calls: dict[str, int] = {}
     for _, delegate in _calls(program):
         calls[delegate.backend_id] = calls.get(delegate.backend_id, 0) + 1
@@ -38,7 +38,7 @@ def refuse_lone_numbers(program: ExportedProgram) -> None:
 
 
 def computes_a_number(node: fx.Node) -> bool:
-    """Does the program compute a number without dimensions here, or with one?"""
+    """Whether the node computes a number without dimensions, or computes with one."""
     around = (each for each in (node, *node.all_input_nodes) if each.op == "call_function" and _is_tensor(each))
     return any(each.meta["val"].dim() == 0 for each in around)
 
@@ -53,7 +53,7 @@ def _is_tensor(node: fx.Node) -> bool:
 
 
 def remember_outputs(program: ExportedProgram) -> None:
-    """Spares ExecuTorch to compile and run what each delegate replaced, once a pass, only for the shapes it returns."""
+    """Makes delegates return their known outputs, so that passes need not compile and run the replaced graphs."""
     for node, delegate in _calls(program):
         outputs: list[Any] = node.meta["val"]
         delegate.original_module.module = lambda outputs=outputs: lambda *_: list(outputs)

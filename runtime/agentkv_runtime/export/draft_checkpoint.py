@@ -12,7 +12,7 @@ from transformers import LlamaConfig
 
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export.draft_head import DraftHead
-from agentkv_runtime.small_files import read_object
+from agentkv_runtime.folder.small_files import read_object
 
 __all__ = ["EMBEDDING", "DraftCheckpoint", "find_embedding", "read_draft_checkpoint"]
 
@@ -22,7 +22,7 @@ _FIXED_ROPES = ("default", "linear", "llama3", "yarn")
 
 @dataclass(frozen=True)
 class DraftCheckpoint:
-    """A head's configuration and weights as they were published, in float32."""
+    """Configuration and float32 weights of a published head."""
 
     path: Path
     config: LlamaConfig
@@ -30,11 +30,11 @@ class DraftCheckpoint:
 
     @property
     def feature_dim(self) -> int:
-        """F: floats per row that the head reads of its target."""
+        """F: floats per row of the target's features."""
         return int(self.weights["fc.weight"].shape[1])
 
     def build(self, embedding: torch.Tensor) -> DraftHead:
-        """The head over the target's embedding `[vocabulary, H]`. Raises ExportError for weights that do not fit."""
+        """The head over the target's embedding `[vocabulary, H]`. Raises ExportError if the weights do not fit."""
         try:
             head = DraftHead(self.config, self.feature_dim).eval()
         except (KeyError, ValueError, AttributeError) as error:
@@ -68,7 +68,7 @@ class DraftCheckpoint:
 
 
 def read_draft_checkpoint(path: Path) -> DraftCheckpoint:
-    """Reads the folder of a head. Raises ExportError for one that is none, or that is damaged."""
+    """Reads the folder of a head. Raises ExportError for a folder that has none, or a damaged one."""
     if not path.is_dir():
         raise ExportError(f"{path}: no such folder. Give the folder of an EAGLE-3 head")
     if not (path / "config.json").is_file():
@@ -109,9 +109,9 @@ def _exact(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def find_embedding(path: Path) -> torch.Tensor:
-    """The token embedding of a Hugging Face folder, `[vocabulary, H]` float32; the rest of the model is not read.
+    """Reads only the token embedding of a Hugging Face folder, float32 `[vocabulary, H]`.
 
-    Raises ExportError where there is none to be found.
+    Raises ExportError if it is not found.
     """
     try:
         for file in sorted(path.glob("*.safetensors")):

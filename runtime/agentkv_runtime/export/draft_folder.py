@@ -7,17 +7,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentkv_runtime.draft_manifest import DRAFT_MANIFEST_NAME, DraftManifest
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export.checks import check_rows, check_source, disk_errors
 from agentkv_runtime.export.folder import tool_versions
 from agentkv_runtime.export.progress import Progress
 from agentkv_runtime.export.target import choose_target
 from agentkv_runtime.export.traced import TOOLS
-from agentkv_runtime.folder import DRAFT_NAME, file_fingerprint, is_model_folder, read_model_folder
-from agentkv_runtime.manifest import Quantization, write_manifest
-from agentkv_runtime.small_files import read_object
-from agentkv_runtime.staging import install, staged
+from agentkv_runtime.folder.draft_manifest import DRAFT_MANIFEST_NAME, DraftManifest
+from agentkv_runtime.folder.manifest import Quantization, write_manifest
+from agentkv_runtime.folder.model_folder import DRAFT_NAME, file_fingerprint, is_model_folder, read_model_folder
+from agentkv_runtime.folder.small_files import read_object
+from agentkv_runtime.folder.staging import install, staged
 
 if TYPE_CHECKING:
     import torch
@@ -39,12 +39,13 @@ def export_draft(
 ) -> DraftManifest:
     """Exports the published EAGLE-3 head in `head` for `target` and writes `draft.pte` and `draft.json` into `out`.
 
-    `target` is the Hugging Face folder of the model that the head was trained for; where the checkpoint brings its own
-    embedding, an exported model folder will do. `out` may be the model folder. One forward of the head takes up to
-    `max_tokens` rows and returns up to `max_logits`. Heads run on the CPU backend, whatever their target runs on.
-    The head is run once before it is put in place, and an `out` that is there keeps what else it holds.
-    Raises ExportError for a head that is damaged or that does not fit the target, or the model folder `out`, naming
-    both sides, and for an `out` that cannot be written; then nothing is written.
+    `target` is the Hugging Face folder of the model that the head was trained for, or, if the checkpoint has its own
+    embedding, an exported model folder. `out` may be the model folder; its other files stay. One forward of the head
+    takes up to `max_tokens` rows and returns up to `max_logits`. Heads run on the CPU backend for targets of every
+    backend. The head is run once before it is put in place.
+
+    Raises ExportError for a head that is damaged or does not fit the target or the model folder `out`, naming both
+    sides, and for an `out` that cannot be written; then nothing is written.
     """
     head, out = Path(head), Path(out)
     tell = progress or (lambda _: None)
@@ -67,7 +68,7 @@ def export_draft(
 
 @dataclass(frozen=True)
 class _Options:
-    """How a head is lowered; named as the parameters of `lower_draft_head` are."""
+    """Options of lowering a head, named like the parameters of `lower_draft_head`."""
 
     quant: Quantization
     max_tokens: int
@@ -76,7 +77,7 @@ class _Options:
 
 @dataclass(frozen=True)
 class _Target:
-    """What a head must fit."""
+    """Properties of the target that a head must fit."""
 
     path: Path
     vocab_size: int

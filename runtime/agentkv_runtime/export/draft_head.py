@@ -1,7 +1,7 @@
 """An EAGLE-3 draft head: one decoder layer that guesses a target's next tokens from the target's own features.
 
 Entry p of a draft pairs the embedding of token p + 1 with the target's features at p and predicts token p + 2; one
-level deeper, the layer's own output stands in for the features that the target has not made yet (Li et al. 2025,
+level deeper, the layer's own output replaces the features that the target has not computed yet (Li et al. 2025,
 arXiv 2503.01840). Parameters are named as in published checkpoints.
 """
 
@@ -24,7 +24,7 @@ _Config = Any  # a LlamaConfig, whose fields transformers types as optional
 
 
 class _Projections(nn.Module):
-    """Queries, keys and values of the mixed input, and the way back."""
+    """Projections to queries, keys and values of the mixed input, and of the result."""
 
     def __init__(self, config: _Config) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class _GatedMlp(nn.Module):
 
 
 class DraftLayer(nn.Module):
-    """The head's decoder layer, in the two halves between which attention happens."""
+    """The head's decoder layer, in two halves: before and after attention."""
 
     def __init__(self, config: _Config) -> None:
         super().__init__()
@@ -62,11 +62,11 @@ class DraftLayer(nn.Module):
         self.mlp = _GatedMlp(config)
 
     def mix(self, embedded: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-        """Embedded tokens and hidden states `[..., H]` -> `[..., 2 H]`, what queries, keys and values are made of."""
+        """Embedded tokens and hidden states `[..., H]` -> input of queries, keys and values, `[..., 2 H]`."""
         return torch.cat((self.input_layernorm(embedded), self.hidden_norm(hidden)), dim=-1)
 
     def finish(self, attended: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-        """Attention's result `[..., Hq D]` and the hidden states `[..., H]` that went in -> those that come out."""
+        """Attention's result `[..., Hq D]` and the layer's input states `[..., H]` -> its output states `[..., H]`."""
         hidden = hidden + self.self_attn.o_proj(attended)
         out: torch.Tensor = hidden + self.mlp(self.post_attention_layernorm(hidden))
         return out
@@ -82,7 +82,7 @@ class DraftHead(nn.Module):
     def __init__(self, config: LlamaConfig, feature_dim: int) -> None:
         """`config` is a published head's config.json; its `draft_vocab_size` defaults to the target's `vocab_size`.
 
-        `feature_dim` is F, what the target gives out per row.
+        `feature_dim` is F, the floats per row of the target's features.
         """
         super().__init__()
         self.config: _Config = config
@@ -101,11 +101,11 @@ class DraftHead(nn.Module):
         self.rope_scaling = float(rotary.attention_scaling)
 
     def get_input_embeddings(self) -> nn.Module:
-        """The embedding of the target's tokens, as transformers' models give theirs."""
+        """The embedding of the target's tokens; named as in transformers."""
         return self.embed_tokens
 
     def set_input_embeddings(self, embedding: nn.Module) -> None:
-        """Puts another embedding in its place."""
+        """Replaces the embedding."""
         self.embed_tokens = embedding
 
     def get_output_embeddings(self) -> nn.Module:

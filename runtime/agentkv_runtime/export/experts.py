@@ -1,4 +1,4 @@
-"""The weights of a mixture's experts as layers of their own, one way round, so that exporters can replace them."""
+"""Weights of a mixture's experts as layers with one orientation, so that exporters can replace them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["ExpertLinear", "own_expert_layers"]
 
 
 class ExpertLinear(nn.Module):
-    """A linear layer of all experts, of which each row meets those that it chose."""
+    """A linear layer of all experts, of which each row uses those that it chose."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         super().__init__()
         self.weight = weight
-        """`[E, O, I]`."""
+        """Weights, `[E, O, I]`."""
         self.bias = bias
-        """`[E, O]`."""
+        """Biases, `[E, O]`, or None."""
         self.experts = int(weight.shape[0])
         self.in_features = int(weight.shape[2])
 
@@ -43,7 +43,7 @@ def _upright(weight: nn.Parameter) -> nn.Parameter:
 
 @torch.no_grad()
 def own_expert_layers(model: nn.Module) -> None:
-    """Puts an `ExpertLinear` in the place of each weight of the model's experts, under its name; twice does no harm."""
+    """Replaces each weight of the model's experts by an `ExpertLinear` of its name. May be called again."""
     route_experts(model)
     for module in list(model.modules()):
         if not is_experts(module):

@@ -1,5 +1,5 @@
-"""The first run of what was exported, before anybody gets it: a program that cannot be opened, or says something else
-than its model, is no export."""
+"""The first run of an exported program, before it is put in place: an export fails if its program cannot be opened or
+disagrees with its model."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 from agentkv_runtime import _core
 from agentkv_runtime.backends import load_backend
-from agentkv_runtime.draft_manifest import DraftManifest
 from agentkv_runtime.errors import BackendError, ExportError, ModelFolderError
 from agentkv_runtime.export.progress import Progress
-from agentkv_runtime.folder import ModelFolder
+from agentkv_runtime.folder.draft_manifest import DraftManifest
+from agentkv_runtime.folder.model_folder import ModelFolder
 from agentkv_runtime.programs import load_head, open_session
-from agentkv_runtime.tokenizer import Tokenizer
+from agentkv_runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,12 +33,12 @@ Rows = npt.NDArray[np.float32]
 
 
 def probe_tokens(tokenizer: Tokenizer, vocab_size: int) -> list[int]:
-    """The first tokens of a sentence, 1 to 8, that a model of so many knows."""
+    """The first 1 to 8 tokens of a sentence that are below `vocab_size`."""
     return [token for token in tokenizer.encode(_TEXT) if token < vocab_size][:_N_TOKENS] or [0]
 
 
 def model_logits(model: PreTrainedModel, tokens: list[int]) -> Rows:
-    """What transformers computes after each token, `[T, vocabulary]`. Raises ExportError for what is not finite."""
+    """Transformers' own logits after each token, `[T, vocabulary]`. Raises ExportError unless they are finite."""
     import torch
 
     name = model.config.model_type
@@ -54,10 +54,10 @@ def model_logits(model: PreTrainedModel, tokens: list[int]) -> Rows:
 
 
 def run_model(folder: ModelFolder, tokens: list[int], expected: Rows | None, tell: Progress) -> None:
-    """Opens an exported model as a Context does, and feeds it `tokens`, which must bring the logits `expected`.
+    """Opens an exported model as a Context does, feeds it `tokens`, and compares its logits with `expected`.
 
-    float32 programs are held to them closely, others loosely; None where the model's own are of no use. Raises
-    ExportError. Where this machine lacks the backend, nothing runs, and `tell` hears of it.
+    float32 programs must agree closely, others loosely; `expected` of None compares nothing. If this machine lacks the
+    backend, nothing runs, and `tell` gets a message. Raises ExportError.
     """
     manifest = folder.manifest
     try:
@@ -70,7 +70,10 @@ def run_model(folder: ModelFolder, tokens: list[int], expected: Rows | None, tel
     except (_core.Error, ModelFolderError) as error:
         raise ExportError(f"the exported program does not run: {error}") from error
     if not np.isfinite(logits).all():
-        raise ExportError("the exported program's logits are not finite: try another quantisation or dtype")
+        raise ExportError(
+            "the exported program's logits are not finite. Download the model again, or try another quantisation or "
+            "dtype"
+        )
     if expected is None:
         return
     if logits.shape != expected.shape:
@@ -107,10 +110,9 @@ def _run(folder: ModelFolder, tokens: list[int]) -> Rows:
 
 
 def _agreement(logits: Rows, expected: Rows) -> float:
-    """The least correlation of two rows of logits.
+    """Smallest correlation between a row of `logits` and the same row of `expected`.
 
-    Rows in which the model gives all tokens the same do not count; those in which only the program does agree with
-    nothing.
+    Ignores rows in which all of `expected` is equal; a row in which only all of `logits` is equal has correlation 0.
     """
     told = [(row, other) for row, other in zip(logits, expected, strict=True) if np.ptp(other) > 0]
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -1,4 +1,4 @@
-"""Export of a model to a model folder: the program, and everything that must travel with it."""
+"""Export of a model to a model folder: the program, its tokenizer and its manifest."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ from agentkv_runtime.export.progress import (
 )
 from agentkv_runtime.export.target import choose_target, usual_quantization
 from agentkv_runtime.export.traced import trace_program
-from agentkv_runtime.folder import MODEL_NAME, ModelFolder, file_fingerprint, read_model_folder, read_tokenizer
-from agentkv_runtime.formats import format_name
-from agentkv_runtime.manifest import (
+from agentkv_runtime.folder.manifest import (
     MANIFEST_NAME,
     DType,
     Manifest,
@@ -45,12 +43,20 @@ from agentkv_runtime.manifest import (
     first_fault,
     write_manifest,
 )
-from agentkv_runtime.printable import path_text
-from agentkv_runtime.small_files import read_object
+from agentkv_runtime.folder.model_folder import (
+    MODEL_NAME,
+    ModelFolder,
+    file_fingerprint,
+    read_model_folder,
+    read_tokenizer,
+)
+from agentkv_runtime.folder.printable import path_text
+from agentkv_runtime.folder.small_files import read_object
+from agentkv_runtime.folder.staging import install, staged
+from agentkv_runtime.formats import format_name
 from agentkv_runtime.sources.adapter_config import read_adapter_config
 from agentkv_runtime.sources.source import described, is_gguf
-from agentkv_runtime.staging import install, staged
-from agentkv_runtime.tokenizer import TOKENIZER_FILES, Tokenizer
+from agentkv_runtime.text.tokenizer import TOKENIZER_FILES, Tokenizer
 
 __all__ = ["export_folder", "tool_versions"]
 
@@ -78,45 +84,42 @@ def export_folder(
 ) -> ModelFolder:
     """Exports the model `src` for a backend, "cpu" or "mlx", and writes the model folder `out`.
 
-    `src` is a Hugging Face folder or a GGUF file. `adapter` is the folder of a LoRA adapter, as peft writes it,
-    which is merged into the weights. The manifest calls the model `name`, which is
-    what its config says, or else the source's own name.
+    `src` is a Hugging Face folder or a GGUF file. `adapter` is the folder of a LoRA adapter, as peft writes it, which
+    is merged into the weights. `name` is the model's name in the manifest, by default that of its config or of `src`.
 
-    `out` appears at the end and whole, or not at all. In one that agentkv wrote before, the model's own files are
-    replaced and everything else stays, a draft head too; programs that are open meanwhile keep what they opened,
-    because new files are renamed into place. Where this machine has the backend, the program is run and compared with
-    the model first.
+    `out` appears at the end and complete, or not at all. In a model folder of agentkv the model's own files are
+    replaced and all others stay, a draft head too; programs that have it open go on using the old files, as new ones
+    are renamed into place. If this machine has the backend, the program is run and compared with the model first.
 
     One forward of the program takes up to `max_tokens` rows and returns the logits of up to `max_logits`; memory for
-    both is reserved at load, so both are 2 to 8,192. A history may have the positions that the manifest says,
-    `max_context` at most; a long-rope model goes beyond its original context only with a `max_context` above it, and
-    then turns short histories by its long factors, too. With `features` it also returns what EAGLE-3 draft heads read.
+    both is reserved at load, so both are 2 to 8,192. A history may have the positions in the manifest, `max_context`
+    at most; a long-rope model goes beyond its original context only with a `max_context` above it, and then rotates
+    short histories by its long factors, too. With `features` it also returns the features of EAGLE-3 draft heads.
     Activations, and weights that are not quantised, become `dtype`.
 
-    `quant` of "file" runs the blocks that a GGUF file has, and is the default of such a file without an adapter. The
-    CPU takes them as they are, with activations in 8 bits for each block of inputs. MLX takes the codes of types that
-    give 32 numbers a scale, and gives the others new codes of 8 bits. "q4", "q5", "q6" and "q8" make such blocks of any
-    weights, of the types that lose least of the model in so many bits on average. What an error in each weight costs is
-    what it usually does (a `recipe` of "fixed"), or measured first (of "measured") on a text, in the file `calibrate`
-    or else one that ships with Python. Where nothing is said, models that are written without torch take the fixed one,
-    and others are measured. "q4" is the default of other models for the CPU, "affine4" of those for MLX; "none"
-    quantises nothing.
+    `quant` of "file" runs the blocks of a GGUF file, and is the default for such a file without an adapter. The CPU
+    runs them unchanged, with activations in 8 bits per block of inputs. MLX runs the codes of types with a scale per 32
+    numbers, and converts others to new codes of 8 bits. "q4", "q5", "q6" and "q8" make such blocks of any weights, of
+    the types with the least loss for a number of bits on average. The cost of an error in each weight is a usual one (a
+    `recipe` of "fixed"), or measured (of "measured") on the text in the file `calibrate`, by default one that ships
+    with Python. By default, models that are written without torch use the fixed recipe, and others the measured one.
+    "q4" is the default of other models for the CPU, "affine4" of those for MLX; "none" quantises nothing.
 
-    `scales` says how those of 4-bit weights are chosen: "search" for the least error of each group, "largest" rounds to
-    nearest. With 8da4w the linear layers whose names match a pattern in `int8` (as `fnmatch` has them) get 8 bits, and
-    with "auto" those whose weights lose most, a sixteenth of all; `embedding` is the bits of the token embedding, 16, 8
-    or 4. The manifest records the bits of each weight, and what was lost of it.
+    `scales` is the method for scales of 4-bit weights: "search" for the least error of each group, "largest" to round
+    to nearest. With 8da4w the linear layers whose names match a pattern of `fnmatch` in `int8` get 8 bits, and with
+    "auto" those with the largest errors, up to a sixteenth of all weights; `embedding` is the bits of the token
+    embedding, 16, 8 or 4. The manifest records bits and relative error of each weight.
 
-    `progress` is told in a few words what begins now, and `done` the share of the time that is over, 0 to 1, as far as
-    that can be told.
+    `progress` gets a few words about each step that begins, and `done` the estimated share of the time that is over, 0
+    to 1.
 
-    GGUF files in their own blocks, and folders of safetensors whose family `direct.decoder.FAMILIES` has, are written
-    without torch for the CPU. Of other models weights are read, packed and dropped a part of the model at a time where
-    the folder has them as safetensors under the names of transformers; other checkpoints are loaded as a whole first.
+    GGUF files in their own blocks, and safetensors folders of a family in `direct.decoder.FAMILIES`, are written
+    without torch for the CPU. Other models are read, packed and dropped a part at a time if the folder has them as
+    safetensors under transformers' names; other checkpoints are loaded as a whole first.
 
-    Raises ExportError for a quantisation or dtype that the backend does not have, for a folder without a model or a
-    tokenizer that works, for an `out` that holds something else or cannot be written, and for a model that cannot be
-    exported or does not come out as it was.
+    Raises ExportError for a quantisation or dtype that the backend lacks, for a folder without a model or a working
+    tokenizer, for an `out` that is something else or cannot be written, and for a model that cannot be exported or
+    whose program computes something else.
     """
     src, out = Path(src), Path(out)
     tell = progress or (lambda _: None)
@@ -245,7 +248,7 @@ def _manifest(
 
 
 def tool_versions(packages: Iterable[str]) -> dict[str, str]:
-    """Versions of those that are installed."""
+    """Versions of the installed ones of these packages."""
     found: dict[str, str] = {}
     for name in packages:
         try:

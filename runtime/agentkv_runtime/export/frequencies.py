@@ -21,7 +21,7 @@ _Parameters: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Frequencies:
-    """What positions are multiplied by, `[F]` float32, and what the cosines and sines of the products are."""
+    """Frequencies that positions are multiplied by, float32 `[F]`, and the factor on cosines and sines."""
 
     inv_freq: npt.NDArray[np.float32]
     scaling: float
@@ -29,14 +29,14 @@ class Frequencies:
 
 @dataclass(frozen=True)
 class _Shape:
-    """A model's part in its frequencies: dimensions that are turned, positions, and whether these are many."""
+    """Rotated dimensions and positions of a model, and whether long-rope uses its long factors."""
 
     dim: int
     max_positions: int
     long: bool
 
     def plain(self, parameters: _Parameters) -> _Doubles:
-        """The frequencies without any scaling."""
+        """Frequencies without scaling."""
         exponents = np.arange(0, self.dim, 2, dtype=np.float64) / self.dim
         return float(parameters["rope_theta"]) ** -exponents
 
@@ -44,16 +44,24 @@ class _Shape:
 def rotary_frequencies(
     parameters: _Parameters, head_dim: int, max_positions: int, *, long: bool = False
 ) -> Frequencies | None:
-    """The frequencies of a model whose config has these `rope_parameters`; None for a type that is not known.
+    """Frequencies of a model whose config has these `rope_parameters`; None for an unknown type.
 
-    `long`: long-rope models take their long factors. Raises KeyError for a parameter that is missing.
+    With `long`, long-rope models use their long factors. Raises KeyError for a missing parameter, ValueError for
+    invalid numbers.
     """
     rule = _RULES.get(str(parameters.get("rope_type", "default")))
     if rule is None:
         return None
     dim = int(head_dim * (parameters.get("partial_rotary_factor") or 1.0))
-    numbers, scaling = rule(parameters, _Shape(dim, max_positions, long))
-    return Frequencies(numbers.astype(np.float32), scaling)
+    try:
+        with np.errstate(all="ignore"):
+            numbers, scaling = rule(parameters, _Shape(dim, max_positions, long))
+            found = Frequencies(numbers.astype(np.float32), scaling)
+    except (ArithmeticError, ValueError) as error:
+        raise ValueError(f"rope_parameters give no frequencies: {error}") from error
+    if not (np.isfinite(found.inv_freq).all() and math.isfinite(scaling)):
+        raise ValueError("rope_parameters give frequencies that are not finite")
+    return found
 
 
 def _default(parameters: _Parameters, shape: _Shape) -> tuple[_Doubles, float]:
@@ -65,7 +73,7 @@ def _linear(parameters: _Parameters, shape: _Shape) -> tuple[_Doubles, float]:
 
 
 def _llama3(parameters: _Parameters, shape: _Shape) -> tuple[_Doubles, float]:
-    """Slow turns are divided by the factor, fast ones stay, and those between are mixed."""
+    """Divides slow frequencies by the factor, keeps fast ones, and interpolates those between."""
     plain = shape.plain(parameters)
     low, high = parameters["low_freq_factor"], parameters["high_freq_factor"]
     turns = parameters["original_max_position_embeddings"] * plain / (2 * math.pi)
@@ -79,7 +87,7 @@ def _yarn(parameters: _Parameters, shape: _Shape) -> tuple[_Doubles, float]:
     factor = parameters.get("factor") or shape.max_positions / original
 
     def dimension(turns: float) -> float:
-        """The dimension that turns so often over the original context."""
+        """The dimension that makes `turns` rotations over the original context."""
         return shape.dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(theta))
 
     low, high = dimension(parameters.get("beta_fast") or 32), dimension(parameters.get("beta_slow") or 1)
@@ -118,4 +126,4 @@ _RULES: dict[str, Callable[[_Parameters, _Shape], tuple[_Doubles, float]]] = {
     "yarn": _yarn,
     "longrope": _longrope,
 }
-"""By transformers' `rope_type`."""
+"""Rules by transformers' `rope_type`."""

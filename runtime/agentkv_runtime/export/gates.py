@@ -1,4 +1,4 @@
-"""What a layer of a program may pass its rows through."""
+"""Activation functions of a program's gates."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["Gate"]
 
 
 class Gate(IntEnum):
-    """What a layer passes its rows through."""
+    """Activation function of a gate."""
 
     SILU = 0
     TANH_GELU = 1

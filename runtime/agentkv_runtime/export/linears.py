@@ -13,7 +13,7 @@ __all__ = ["is_plain_linear", "replace_transposed_linears"]
 
 
 def is_plain_linear(module: nn.Module) -> bool:
-    """Is the module a linear layer and nothing more? A router may return more than its product."""
+    """Whether the module is only a linear layer; a router may return more than the product."""
     return isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
 
 
@@ -28,7 +28,7 @@ def _plain(layer: Conv1D) -> nn.Linear:
 
 @torch.no_grad()
 def replace_transposed_linears(model: nn.Module) -> None:
-    """Replaces in place the layers of GPT-2 and its kin, which keep their weight `[in, out]`."""
+    """Replaces the layers of GPT-2 and similar models, whose weights are `[in, out]`, in place."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, Conv1D):

@@ -23,6 +23,8 @@ from agentkv_runtime.export.quantization import Recipe
 from agentkv_runtime.export.rotary import own_rotary
 from agentkv_runtime.export.target import choose_target
 from agentkv_runtime.export.weight_sizes import note_sizes
+from agentkv_runtime.folder.manifest import DType, FeatureInfo, Quantization
+from agentkv_runtime.folder.metadata import MAX_HEAD_DIM, Kept, KvCacheMetadata, LayerShape
 from agentkv_runtime.hf.blame import blame
 from agentkv_runtime.hf.check import check_in_chunks, check_layers, reference_logits, short_windows
 from agentkv_runtime.hf.convolution import conv_shape, short_conv
@@ -35,19 +37,17 @@ from agentkv_runtime.hf.positions import long_factors, position_limit, trained_p
 from agentkv_runtime.hf.prepare import prepare
 from agentkv_runtime.hf.selective_scan import scan_shape, selective_scan
 from agentkv_runtime.hf.wrapper import CachedForward
-from agentkv_runtime.manifest import DType, FeatureInfo, Quantization
-from agentkv_runtime.metadata import MAX_HEAD_DIM, Kept, KvCacheMetadata, LayerShape
 
 __all__ = ["LoweredModel", "lower_model"]
 
 
 @dataclass(frozen=True)
 class LoweredModel(LoweredProgram):
-    """A model's program ready to be written, and what its manifest must say."""
+    """A model's lowered program, and facts for its manifest."""
 
     vocab_size: int
     max_positions: int | None = None
-    """Positions up to which it computes what transformers does; None where the config names no length."""
+    """Positions that the program can compute; None if the config names no length."""
     features: FeatureInfo | None = None
     trained_positions: int | None = None
 
@@ -85,7 +85,7 @@ def _metadata(program: ExportedProgram, name: str) -> KvCacheMetadata:
 
 
 def _is_start(values: Any, keys: Any) -> bool:
-    """Are values the first numbers of keys?"""
+    """Whether values are the first numbers of keys."""
     if values.target is not torch.ops.aten.slice.Tensor or values.args[0] is not keys:
         return False
     dim, start = values.args[1], values.args[2]
@@ -139,7 +139,7 @@ def lower_model(
     calibration: torch.Tensor | None = None,
     progress: Progress | None = None,
 ) -> LoweredModel:
-    """Lowers a float32 causal language model to one program for a backend. Uses the model up.
+    """Lowers a float32 causal language model to one program for a backend. The model cannot be used afterwards.
 
     Deferred parameters are loaded where their values are needed and dropped after it; the recipe has their sizes at the
     end and, where they are quantised, their relative errors.
@@ -148,11 +148,11 @@ def lower_model(
     `max_positions` of the result; `max_context` lowers that, and lets long-rope models go beyond their original context
     (see `position_limit`). With `features` a forward also returns the residual stream after low, middle and high
     layers, `[T, F]`, which EAGLE-3 draft heads read. Weights and activations become `dtype`; logits and features stay
-    float32. On `calibration`, windows `[W, T]` of tokens, is measured what an error in each weight costs. Before
-    anything is lowered the model is run on a few tokens, by itself and through a cache.
+    float32. `calibration`, windows `[W, T]` of tokens, is the text on which the costs of errors are measured. Before
+    lowering, the model is run on a few tokens, by itself and through a cache.
 
-    Raises UnsupportedModelError, saying what it is about the model; QuantizationError; or, for bounds below 2 or so
-    large that one value takes more than 4 GiB, and for choices that the backend does not have, ExportError.
+    Raises UnsupportedModelError, naming the reason; QuantizationError; or ExportError for bounds below 2 or so large
+    that one value takes more than 4 GiB, and for options that the backend lacks.
     """
     tell = progress or (lambda _: None)
     recipe = quant if isinstance(quant, Recipe) else Recipe(quant)

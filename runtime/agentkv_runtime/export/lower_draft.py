@@ -12,8 +12,8 @@ from agentkv_runtime.export.program import LoweredProgram, lower_methods
 from agentkv_runtime.export.progress import Progress
 from agentkv_runtime.export.quantization import Recipe
 from agentkv_runtime.export.target import choose_target
-from agentkv_runtime.manifest import Quantization
-from agentkv_runtime.metadata import KvCacheMetadata
+from agentkv_runtime.folder.manifest import Quantization
+from agentkv_runtime.folder.metadata import KvCacheMetadata
 
 __all__ = ["lower_draft_head"]
 
@@ -29,7 +29,7 @@ class _Fuse(nn.Module):
 
 
 class _Level(nn.Module):
-    """The head without what only `fuse` needs, so that each method holds its own weights."""
+    """The head without the parts that only `fuse` uses, so that each method has its own weights only."""
 
     def __init__(self, head: DraftHead) -> None:
         super().__init__()
@@ -66,10 +66,10 @@ def _trace(head: DraftHead, max_tokens: int, max_logits: int) -> dict[str, Expor
 def lower_draft_head(
     head: DraftHead, *, quant: Quantization = "none", max_tokens: int, max_logits: int, progress: Progress | None = None
 ) -> LoweredProgram:
-    """Lowers a float32 head for the CPU backend. Uses the head up.
+    """Lowers a float32 head for the CPU backend. The head cannot be used afterwards.
 
     One forward takes 1 to `max_tokens` rows and returns 1 to `max_logits` of them. Raises QuantizationError, or
-    ExportError for bounds below 2 and heads whose attention the cache cannot hold.
+    ExportError for bounds below 2 and heads whose attention the cache does not support.
     """
     tell = progress or (lambda _: None)
     lowering = choose_target("cpu", quant, "fp32").lowering()

@@ -1,21 +1,21 @@
-"""What an export has made beside the program's file, for the manifest."""
+"""Facts about an exported program, for the manifest."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from agentkv_runtime.manifest import FeatureInfo, WeightRecipe
-from agentkv_runtime.metadata import KvCacheMetadata
+from agentkv_runtime.folder.manifest import FeatureInfo, WeightRecipe
+from agentkv_runtime.folder.metadata import KvCacheMetadata
 
 __all__ = ["EMBEDDING_TITLE", "Made", "WeightFacts"]
 
 EMBEDDING_TITLE = "the embedding"
-"""What stands for the token embedding among names of layers."""
+"""Name of the token embedding among names of layers."""
 
 
 @dataclass(frozen=True)
 class WeightFacts:
-    """What became of each layer's weight, by the layer's name. See `Manifest`, which has them as `weight_...`."""
+    """Facts about each layer's weight, by layer name; see the fields `weight_...` of `Manifest`."""
 
     errors: dict[str, float] = field(default_factory=dict)
     bits: dict[str, int] = field(default_factory=dict)
@@ -26,16 +26,16 @@ class WeightFacts:
 
 @dataclass(frozen=True)
 class Made:
-    """A program that was written, as the manifest describes it."""
+    """Facts about a written program."""
 
     metadata: KvCacheMetadata
     vocab_size: int
     max_positions: int | None
-    """Positions that a history may have, where anything bounds them."""
+    """Positions that the program can compute; None where nothing bounds them."""
     trained_positions: int | None
     features: FeatureInfo | None
     weights: WeightFacts
     recipe: WeightRecipe | None
-    """How the types of its weights were chosen, where blocks were made of them."""
+    """How block types were chosen; None if no blocks were made."""
     made_with: tuple[str, ...]
-    """Packages that had a part in it."""
+    """Packages that made the program."""

@@ -1,4 +1,4 @@
-"""Memory that a forward of a traced program holds at its bounds: it is reserved when the program is loaded."""
+"""Memory of a traced program's forward at its bounds, which is reserved when the program is loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replaces a model's normalisation layers by the ones that a backend lowers well."""
+"""Replacement of a model's normalisation layers by ones that a backend lowers well."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agentkv_runtime.export.row_ops import rms_norm
 __all__ = ["Norms", "RmsNorm", "note_norm_widths", "replace_norms"]
 
 Norms = Callable[[torch.Tensor, torch.Tensor | None, float, bool], Iterator[nn.Module]]
-"""Layers of a backend for (weight `[width]`, bias `[width]`, epsilon, next to attention), the likeliest first."""
+"""Yields a backend's layers for (weight `[width]`, bias `[width]`, epsilon, near attention), the likeliest first."""
 
 
 class RmsNorm(nn.Module):
@@ -32,7 +32,7 @@ class RmsNorm(nn.Module):
 
 
 def _eps(module: nn.Module) -> tuple[float, ...]:
-    """The module's epsilon, or what it may be where the module does not say."""
+    """The module's epsilon, or candidates if it has no attribute for it."""
     for name in ("variance_epsilon", "eps", "epsilon", "norm_eps"):
         value = getattr(module, name, None)
         if isinstance(value, float):
@@ -41,7 +41,7 @@ def _eps(module: nn.Module) -> tuple[float, ...]:
 
 
 def _width(module: nn.Module) -> int | None:
-    """The size that the module normalises over; None where it does not say."""
+    """Size of the normalised dimension; None if the module does not tell."""
     if shape := getattr(module, "normalized_shape", None):
         return int(shape[-1])
     weight = getattr(module, "weight", None)
@@ -49,7 +49,7 @@ def _width(module: nn.Module) -> int | None:
 
 
 class GatedNorm(nn.Module):
-    """RMSNorm of groups of numbers, gated by silu before or after."""
+    """RMSNorm of groups of numbers, with a silu gate before or after."""
 
     def __init__(self, norm: nn.Module, weight: torch.Tensor, groups: int, gate_first: bool) -> None:
         super().__init__()
@@ -76,10 +76,9 @@ def _is_norm(module: nn.Module) -> bool:
 
 @torch.no_grad()
 def note_norm_widths(model: nn.Module, run: Callable[[], object]) -> None:
-    """Gives each norm layer that does not use weights the `normalized_shape` of what it meets while `run` runs the
-    model.
+    """Sets `normalized_shape` of norm layers without weights, observed on their inputs while `run` runs the model.
 
-    A layer that meets several sizes gets none, and keeps what it is.
+    A layer with inputs of several sizes gets none, and is not replaced.
     """
     met: dict[nn.Module, set[int]] = {}
 
@@ -101,7 +100,7 @@ def note_norm_widths(model: nn.Module, run: Callable[[], object]) -> None:
 
 
 def _equivalent(module: nn.Module, norms: Norms, near_attention: bool) -> nn.Module | None:
-    """The layer of a backend that computes what `module` does, checked on random rows; None when there is none."""
+    """A backend's layer that computes the same as `module`, checked on random rows; None without one."""
     width = _width(module)
     if width is None:
         return None
@@ -125,7 +124,7 @@ def _equivalent(module: nn.Module, norms: Norms, near_attention: bool) -> nn.Mod
 
 
 def _gated_equivalent(module: nn.Module, norms: Norms) -> nn.Module | None:
-    """The same of a layer that takes a gate beside its rows."""
+    """Like `_equivalent`, for a layer that takes a gate beside its rows."""
     weight = getattr(module, "weight", None)
     if not isinstance(weight, torch.Tensor) or weight.dim() != 1:
         return None
@@ -148,7 +147,7 @@ def _gated_equivalent(module: nn.Module, norms: Norms) -> nn.Module | None:
 
 @torch.no_grad()
 def replace_norms(model: nn.Module, norms: Norms) -> int:
-    """Replaces the model's norm layers in place where an equivalent is known; returns how many were replaced.
+    """Replaces norm layers with a known equivalent in place; returns the number of replaced layers.
 
     The model is float32: equivalence is checked in that precision.
     """

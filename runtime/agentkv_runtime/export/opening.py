@@ -1,4 +1,4 @@
-"""The model that is exported, streamed where that works."""
+"""Loading of the model to export, with deferred weights if possible."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["open_model"]
 
 
 def open_model(src: Path, folder: Path, adapter: Path | None, tokens: list[int]) -> tuple[PreTrainedModel, Rows]:
-    """The float32 model in `src`, as `folder` describes it, and its logits after each of `tokens`, `[T, vocabulary]`.
+    """Loads the float32 model in `src`, described by `folder`; also returns its logits for `tokens`, `[T, vocabulary]`.
 
-    The matrices of a Hugging Face folder are deferred wherever each module reads only its own weights; other models are
-    loaded as a whole. Raises ExportError.
+    Matrices of a Hugging Face folder are deferred if each module reads only its own weights; other models are loaded as
+    a whole. Raises ExportError.
     """
     streamed = stream_model(src) if folder == src and adapter is None else None
     if streamed is not None:

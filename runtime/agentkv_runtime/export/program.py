@@ -21,21 +21,21 @@ from agentkv_runtime.export.delegates import count_calls, refuse_lone_numbers, r
 from agentkv_runtime.export.progress import Progress, Stage, reached
 from agentkv_runtime.export.target import Lowering
 from agentkv_runtime.export.views import simplify_views
+from agentkv_runtime.folder.metadata import KvCacheMetadata, write_kv_cache_metadata
 from agentkv_runtime.hf.blame import first_line
 from agentkv_runtime.hf.deferred import is_deferred, is_taken, taken
-from agentkv_runtime.metadata import KvCacheMetadata, write_kv_cache_metadata
 
 __all__ = ["LoweredProgram", "lower_methods"]
 
 
 @dataclass(frozen=True)
 class LoweredProgram:
-    """A program ready to be written."""
+    """A lowered program."""
 
     program: ExecutorchProgramManager
     metadata: KvCacheMetadata
     delegate_calls: dict[str, int]
-    """Calls of one `forward` to each backend; how finely the graph was split."""
+    """Number of calls of one `forward` to each backend."""
 
     @property
     def buffer(self) -> bytes:
@@ -49,14 +49,14 @@ class LoweredProgram:
 
 
 def _load_rest(program: ExportedProgram) -> None:
-    """Gives the parameters that no delegate took their values."""
+    """Loads the deferred parameters that no delegate has taken."""
     for name, tensor in program.state_dict.items():
         if is_deferred(tensor):
             program.state_dict[name] = taken(tensor)
 
 
 def _awaited(program: ExportedProgram) -> dict[str, Any]:
-    """The deferred parameters that a traced method computes with, by name."""
+    """Deferred parameters that a traced method uses, by name."""
     names = {**program.graph_signature.inputs_to_parameters, **program.graph_signature.inputs_to_buffers}
     used = {names[node.name] for node in program.graph.nodes if node.name in names and node.users}
     return {name: tensor for name, tensor in program.state_dict.items() if name in used and is_deferred(tensor)}
@@ -67,7 +67,7 @@ def lower_methods(
 ) -> LoweredProgram:
     """Lowers traced methods, one of them `forward`, for one backend; `metadata` goes into the program.
 
-    Raises ExportError for what the backend or ExecuTorch cannot lower.
+    Raises ExportError for ops that the backend or ExecuTorch cannot lower.
     """
     try:
         return _lowered(methods, metadata, lowering, tell)

@@ -1,4 +1,4 @@
-"""How much of an export is over: its stages take time in proportions that were measured."""
+"""Estimate of an export's finished share, from measured times of its stages."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import TypeAlias
 
 from agentkv_runtime.errors import ExportError
-from agentkv_runtime.small_files import read_object
+from agentkv_runtime.folder.small_files import read_object
 
 __all__ = ["DIRECT", "MEASURED", "QUANTIZED", "TRACED", "Done", "Progress", "Stage", "model_size", "reached", "sharing"]
 
 Progress: TypeAlias = Callable[[str], None]
-"""Told in a few words what begins now."""
+"""Called with a few words about the step that begins."""
 
 Done: TypeAlias = Callable[[float], None]
-"""Told the share of an export's time that is over, 0 to 1, as far as that can be told."""
+"""Called with the estimated share of an export's time that is over, 0 to 1."""
 
 
 class Stage(Enum):
@@ -38,13 +38,13 @@ class Stage(Enum):
 
 
 DIRECT = (Stage.LAYING_OUT,)
-"""Of programs that are written without torch, in a file's own blocks."""
+"""Stages of programs that are written without torch, in a file's own blocks."""
 QUANTIZED = (Stage.CHOOSING, *DIRECT)
-"""Of programs that are written without torch, whose weights are quantised."""
+"""Stages of programs that are written without torch, with quantisation."""
 MEASURED = tuple(stage for stage in Stage if stage not in QUANTIZED)
-"""Of programs that are traced, whose weights are measured first."""
+"""Stages of programs that are traced after measuring their weights."""
 TRACED = tuple(stage for stage in MEASURED if stage is not Stage.MEASURING)
-"""Of other programs that are traced."""
+"""Stages of other programs that are traced."""
 
 _USUAL_LAYERS = 24
 
@@ -52,7 +52,7 @@ _reached: ContextVar[Callable[[Stage, float], None] | None] = ContextVar("agentk
 
 
 def model_size(src: Path, described: Path) -> tuple[int, int]:
-    """Layers and bytes of the model `src`, whose config is in `described`, near enough for an estimate."""
+    """Approximate layers and bytes of the model `src`, whose config is in `described`, for the estimate."""
     config = read_object(described / "config.json", ExportError)
     text = config.get("text_config")
     layers = (text if isinstance(text, dict) else config).get("num_hidden_layers")
@@ -62,8 +62,10 @@ def model_size(src: Path, described: Path) -> tuple[int, int]:
 
 @contextmanager
 def sharing(done: Done, layers: int, nbytes: int, stages: tuple[Stage, ...]) -> Iterator[None]:
-    """In the block, `done` hears of what an export of these stages has `reached`: of a model of so many layers, in so
-    many bytes."""
+    """Passes the share that an export of these stages has `reached` in the block to `done`.
+
+    The model has `layers` layers and a source of `nbytes` bytes.
+    """
     seconds = [each.value[0] + each.value[1] * layers + each.value[2] * nbytes / 1e9 for each in stages]
 
     most = 0.0  # parts of a stage may be done in another order
@@ -82,7 +84,7 @@ def sharing(done: Done, layers: int, nbytes: int, stages: tuple[Stage, ...]) -> 
 
 
 def reached(stage: Stage, share: float = 0.0) -> None:
-    """So much of a stage is over, 0 to 1, and all of those before it. Also for code that ExecuTorch calls."""
+    """Reports that `share` of a stage, 0 to 1, and all earlier stages are over. Callable from ExecuTorch."""
     tell = _reached.get()
     if tell is not None:
         tell(stage, share)

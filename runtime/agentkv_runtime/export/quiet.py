@@ -1,4 +1,4 @@
-"""Quiet for a command line: what the libraries of an export would print between our own lines."""
+"""Suppression of the output of an export's libraries, for the command line."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["quiet_libraries"]
 
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """Holds back warnings, log lines below errors, and the progress bars of transformers.
+    """Suppresses warnings, log lines below errors, and transformers' progress bars in the block.
 
-    torchao reports every optional extension that this machine lacks, and torch its own deprecations; none of it is
-    something that whoever exports a model can act on.
+    torchao reports every optional extension that this machine lacks, and torch its own deprecations; users can act on
+    neither.
     """
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)

@@ -1,7 +1,7 @@
-"""Rotary embeddings through our ops, where they compute exactly what the model's own functions do.
+"""Rotary embeddings through our ops, for models whose own functions compute the same.
 
-Those come in two forms: `apply_rotary_pos_emb(q, k, cos, sin)` for `[1, H, T, D]`, and `apply_rotary_emb(q, k, turns)`,
-which takes turns as complex numbers.
+Models have functions of two forms: `apply_rotary_pos_emb(q, k, cos, sin)` for `[1, H, T, D]`, and
+`apply_rotary_emb(q, k, turns)`, which takes turns as complex numbers.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _BY_ANGLES, _BY_TURNS = "apply_rotary_pos_emb", "apply_rotary_emb"
 
 @dataclass(frozen=True)
 class _Table:
-    """Frequencies of one rotary embedding (of one layer type, where the model has several)."""
+    """Frequencies of one rotary embedding, or of one layer type of it."""
 
     inv_freq: torch.Tensor
     scaling: float
 
 
 class _TableRotaryEmbedding(nn.Module):
-    """Stands in for a model's rotary embedding: returns the table where the model expects cos and sin, or turns."""
+    """Replaces a model's rotary embedding: returns the table where the model expects cos and sin, or turns."""
 
     def __init__(self, tables: dict[str | None, _Table], complex_turns: bool) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ def _tables(module: nn.Module) -> dict[str | None, _Table]:
 
 
 def _matches(module: nn.Module, apply: Callable[..., Any], tables: dict[str | None, _Table], interleaved: bool) -> bool:
-    """Does our rope on our tables equal the model's own functions on every head size that those accept?"""
+    """Whether our rope on our tables equals the model's own functions for every head size that those accept."""
     generator = torch.Generator().manual_seed(0)
     # Beyond the limit, some frequencies depend on the longest position that they are asked for.
     config: Any = module.config
@@ -137,7 +137,7 @@ def _turned_heads_first(q: torch.Tensor, k: torch.Tensor, table: torch.Tensor) -
 
 
 def _by_turns(apply: Callable[..., Any], found: list[_StandIn]) -> Callable[..., Any] | None:
-    """What computes `apply` on our tables; models differ in whether heads or tokens come first."""
+    """Our counterpart of `apply`, for heads first or tokens first; None if neither gives equal results."""
     generator = torch.Generator().manual_seed(0)
     position = torch.arange(_PROBE_ROWS)
     for ours in (_turned_heads_first, _turned_tokens_first):
@@ -160,7 +160,7 @@ def _by_turns(apply: Callable[..., Any], found: list[_StandIn]) -> Callable[...,
 
 @dataclass(frozen=True)
 class _Rotation:
-    """What takes the place of a model's function `name`, and of its rotary embeddings."""
+    """Replacements of a model's function `name` and of its rotary embeddings."""
 
     name: str
     apply: Callable[..., Any]
@@ -169,7 +169,7 @@ class _Rotation:
 
 @dataclass(frozen=True)
 class _StandIn:
-    """Our tables in place of one of the model's rotary embeddings."""
+    """Our tables for one of the model's rotary embeddings, and the place of that embedding."""
 
     parent: nn.Module
     name: str
@@ -178,9 +178,9 @@ class _StandIn:
 
 
 def _rotation(model: nn.Module) -> _Rotation | None:
-    """What takes the place of all that rotates; None where the model keeps its own.
+    """Replacements of the model's rotation; None if ours would compute something else.
 
-    Raises nothing: whatever the model's functions do with what they do not expect, it means that they stay.
+    Raises nothing: an exception of the model's functions means that the model keeps them.
     """
     modeling = sys.modules[type(model).__module__]
     found = [
@@ -221,7 +221,7 @@ def _installed(model: nn.Module, rotation: _Rotation) -> Iterator[None]:
 
 
 def _same_logits(model: Any, rotation: _Rotation) -> bool:
-    """Does the whole model say the same with the stand-ins? It may read more of a rotary embedding than it calls."""
+    """Whether the replacements leave the logits equal; a model may use more of a rotary embedding than its result."""
     tokens, position = torch.arange(1, 1 + _PROBE_ROWS), torch.arange(_PROBE_ROWS)
     inputs = {"input_ids": tokens[None], "position_ids": position[None], "use_cache": False}
     with feeding(position, attends=False):
@@ -235,7 +235,7 @@ def _same_logits(model: Any, rotation: _Rotation) -> bool:
 
 
 def _rounded_once(stand_in: _StandIn, long: bool) -> _StandIn:
-    """The same with frequencies that are equal on every machine, where these are of a kind that `frequencies` has."""
+    """The stand-in with frequencies of `export.frequencies`, equal on every machine, if they agree with the model's."""
     config: Any = getattr(stand_in.original, "config", None)
     tables = dict(stand_in.tables)
     for layer_type, table in stand_in.tables.items():
@@ -255,7 +255,7 @@ def _rounded_once(stand_in: _StandIn, long: bool) -> _StandIn:
 
 
 def _long_tables(stand_in: _StandIn) -> _StandIn:
-    """The same with the frequencies of long-rope's long factors."""
+    """The stand-in with frequencies of long-rope's long factors."""
     config: Any = stand_in.original.config
     tables = dict(stand_in.tables)
     for layer_type, table in stand_in.tables.items():
@@ -270,12 +270,12 @@ def _long_tables(stand_in: _StandIn) -> _StandIn:
 
 @contextmanager
 def own_rotary(model: Any, max_context: int | None = None) -> Iterator[bool]:
-    """Inside, the model rotates queries and keys through `rope_table` and `rope`; yields whether it does.
+    """Has the model rotate queries and keys through `rope_table` and `rope` in the block; yields whether it does.
 
-    Where the model's own functions compute something else, or it reads more of them than their results, they stay.
-    Frequencies that depend on how long the input is would make a token's keys depend on its neighbours: long-rope is
-    fixed to its short factors, or to the long ones when `max_context` exceeds the original context. Raises
-    UnsupportedModelError where that cannot be done.
+    Models whose own functions compute something else, or that use more than their results, keep them. Frequencies that
+    depend on the length of the input would make a token's keys depend on its neighbours, so long-rope is fixed to its
+    short factors, or to the long ones if `max_context` exceeds the original context. Raises UnsupportedModelError if
+    that cannot be done.
     """
     config = model.config.get_text_config()
     rotation = _rotation(model)

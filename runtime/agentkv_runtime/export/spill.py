@@ -1,4 +1,4 @@
-"""Large pieces of a program wait in files until it is written."""
+"""Spilling of a program's large parts to files until it is written."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _folder: ContextVar[Path | None] = ContextVar("agentkv_spill_folder", default=No
 
 @contextmanager
 def spilling_to(parent: Path) -> Iterator[None]:
-    """In the block, what is `spilled` goes to files in a folder inside `parent`, which is gone after it.
+    """Makes `spilled` write to a temporary folder inside `parent` in the block.
 
-    A program that was lowered in the block must be written in it.
+    A program that is lowered in the block must be written in it.
     """
     with tempfile.TemporaryDirectory(dir=parent, prefix="spilled-", ignore_cleanup_errors=True) as folder:
         token = _folder.set(Path(folder))
@@ -32,7 +32,7 @@ def spilling_to(parent: Path) -> Iterator[None]:
 
 
 def spilled(data: CordBuffer) -> CordBuffer:
-    """The same bytes in a file, where they are many and there is a folder for them. Raises OSError on a full disk."""
+    """The same bytes, moved to a file if they are large and `spilling_to` is active. Raises OSError on a full disk."""
     folder = _folder.get()
     if folder is None or not isinstance(data, bytes) or len(data) < _SMALL:
         return data

@@ -1,4 +1,4 @@
-"""What export asks of a backend, and the choice of one. Choosing needs no torch; a lowering does."""
+"""Interface between export and its backends, and the choice of one. Choosing needs no torch; lowering does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from agentkv_runtime.backends import PROGRAM_BACKENDS
 from agentkv_runtime.errors import ExportError
-from agentkv_runtime.manifest import DType, Quantization
+from agentkv_runtime.folder.manifest import DType, Quantization
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
@@ -25,12 +25,12 @@ Passes: TypeAlias = "Sequence[Callable[[fx.GraphModule], PassResult]]"
 
 
 class Lowering(Protocol):
-    """What exporting asks of a backend."""
+    """A backend's part in an export."""
 
     title: str
-    """What a program is lowered to; for people."""
+    """Name of the format that programs are lowered to, for people."""
     passes: Passes
-    """Rewrite the edge graph before it is partitioned."""
+    """Passes that rewrite the edge graph before it is partitioned."""
 
     def prepare(self, model: nn.Module, recipe: Recipe, dtype: DType) -> None:
         """Rewrites a float32 model, or draft head, in place into one that traces to what the backend lowers.
@@ -44,13 +44,13 @@ class Lowering(Protocol):
         ...
 
     def finish(self, program: ExportedProgram) -> None:
-        """Sees to the delegates of a method that has been lowered."""
+        """Post-processes the delegates of a lowered method."""
         ...
 
 
 @dataclass(frozen=True)
 class Target:
-    """A backend to export for: the package of its name beside this file."""
+    """A backend to export for, implemented by the package of its name beside this file."""
 
     name: str
 
@@ -61,19 +61,19 @@ class Target:
 
 
 def usual_quantization(backend: str, own_bits: bool) -> Quantization:
-    """What weights become where nobody says it: their own bits, where a source has some that the backend runs."""
+    """Default quantisation: "file" if the source has blocks (`own_bits`) that the backend runs, else the backend's."""
     if own_bits and runs_blocks(backend):
         return "file"
     return PROGRAM_BACKENDS[backend].usual[0] if backend in PROGRAM_BACKENDS else "none"
 
 
 def runs_blocks(backend: str) -> bool:
-    """Does the backend run GGUF files in their own blocks?"""
+    """Whether the backend runs GGUF files in their own blocks."""
     return backend in PROGRAM_BACKENDS and "file" in PROGRAM_BACKENDS[backend].quantizations
 
 
 def choose_target(backend: str, quant: str, dtype: str) -> Target:
-    """The target of a name. Raises ExportError, saying what there is, for one that does not offer the combination."""
+    """The target of this name. Raises ExportError, listing what there is, for a combination it does not offer."""
     offered = PROGRAM_BACKENDS.get(backend)
     if offered is None:
         raise ExportError(f"there is no backend {backend!r}: choose from {', '.join(PROGRAM_BACKENDS)}")

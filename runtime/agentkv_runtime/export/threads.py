@@ -1,4 +1,4 @@
-"""How many threads torch takes."""
+"""The number of torch's threads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ __all__ = ["one_thread"]
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """For small blocks of numbers: on a busy machine threads that wait for each other took twenty times as long."""
+    """Limits torch to one thread in the block.
+
+    For work on small blocks: on a busy machine, threads that wait for each other took twenty times as long.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

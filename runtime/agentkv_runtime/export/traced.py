@@ -1,4 +1,4 @@
-"""Programs that torch traces: any model that transformers has, for every backend."""
+"""Export by tracing with torch: any model of transformers, for every backend."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from agentkv_runtime.export.made import Made, WeightFacts
 from agentkv_runtime.export.progress import Progress, Stage, reached
 from agentkv_runtime.export.quiet import quiet_libraries
 from agentkv_runtime.export.waiting import wait_asleep
-from agentkv_runtime.folder import MODEL_NAME
-from agentkv_runtime.tokenizer import Tokenizer
+from agentkv_runtime.folder.model_folder import MODEL_NAME
+from agentkv_runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from agentkv_runtime.export.first_run import Rows
@@ -31,10 +31,9 @@ TOOLS = ("agentkv-sdk", "executorch", "torch", "torchao", "transformers")
 def trace_program(
     source: Source, folder: Path, tokenizer: Tokenizer, options: Options, tokens: list[int], why: str, tell: Progress
 ) -> tuple[Made, Rows | None]:
-    """Writes the program of a model, which torch traces because of `why`; returns what it is, and the logits that
-    `tokens` must bring.
+    """Traces a model with torch, for the reason `why`, and writes its program; returns facts and expected logits.
 
-    These are None where the model's own are of no use. Raises ExportError.
+    The logits are the model's own for `tokens`; None if they cannot be compared. Raises ExportError.
     """
     tell("loading torch")
     wait_asleep()
@@ -92,7 +91,7 @@ def _traced(
 
 @contextmanager
 def _named(src: Path, what: str) -> Iterator[None]:
-    """ExportError, naming the source, for whatever way torch, executorch and the model's own code fail in."""
+    """Turns exceptions of torch, executorch or the model's code in the block into ExportErrors naming the source."""
     try:
         yield
     except (ExportError, OSError):

@@ -11,7 +11,7 @@ __all__ = ["simplify_views"]
 
 
 def simplify_views(module: fx.GraphModule) -> PassResult:
-    """A pass over the edge graph: one symbolic size of a reshape becomes -1; aliases vanish."""
+    """Rewrites the edge graph: one symbolic size of a reshape becomes -1, and aliases are removed."""
     graph = module.graph
     for node in list(graph.nodes):
         if node.op != "call_function":

@@ -1,4 +1,4 @@
-"""How torch's threads wait for each other. Imports no torch: it must be said before."""
+"""Waiting policy of torch's threads. Imports no torch, as the policy must be set first."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ __all__ = ["wait_asleep"]
 
 
 def wait_asleep() -> None:
-    """Has threads of torch, where it is not loaded yet, wait asleep and not busily.
+    """Makes torch's threads sleep while they wait, unless torch is loaded or the user's environment says otherwise.
 
-    On a machine with other work the busy ones take the processor from those that they wait for: measuring importance
-    took three to nine times as long. What the user's environment says stays.
+    On a busy machine, spinning threads take the processor from those that they wait for: measuring importance took
+    three to nine times as long.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -1,4 +1,4 @@
-"""How many numbers the weights of a model have, before anything replaces its layers."""
+"""Sizes of a model's weights, taken before its layers are replaced."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torch import nn
 
 from agentkv_runtime.export.experts import ExpertLinear
 from agentkv_runtime.export.quantization import EMBEDDING, Recipe
+from agentkv_runtime.folder.manifest import DType
 from agentkv_runtime.hf.dtypes import TORCH_DTYPES
 from agentkv_runtime.hf.own_experts import expert_parameters, is_experts
-from agentkv_runtime.manifest import DType
 
 __all__ = ["note_sizes"]
 
 
 def note_sizes(model: Any, recipe: Recipe, dtype: DType) -> None:
-    """Fills the recipe's `counts`, and its `bytes` as they are where nothing is quantised: a `dtype` each."""
+    """Fills the recipe's `counts`, and its `bytes` as without quantisation, in `dtype`."""
     for name, shape in _shapes(model):
         recipe.counts[name] = math.prod(shape)
         recipe.bytes[name] = recipe.counts[name] * TORCH_DTYPES[dtype].itemsize

@@ -1,4 +1,4 @@
-"""Call formats: what a model writes, read as a message while it arrives, and grammars of what it may write."""
+"""Call formats: incremental parsers of a model's output, and grammars that constrain it."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""An answer in words as one more function that a model may call, so that each of its messages is a list of calls."""
+"""Answers in words as a call of one more function, for models whose every message is a list of calls."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ ANSWER: Mapping[str, Any] = {
         "parameters": {"type": "object", "properties": {ANSWER_TEXT: {"type": "string"}}, "required": [ANSWER_TEXT]},
     },
 }
-"""The definition that says so, for the prompt."""
+"""Definition of the answer function, for the prompt."""
 
 
 def is_answer(definition: Mapping[str, Any]) -> bool:
-    """Is it that definition, and no tool of the same name?"""
+    """Whether a definition is `ANSWER` itself, not a user's tool of the same name."""
     return definition == ANSWER
 
 
 def with_answer(definitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Definitions with that one at the end; as they are where there are none, or a tool has its name."""
+    """Definitions with `ANSWER` appended; unchanged if there are none or if a tool has its name."""
     names = {definition.get("function", definition).get("name") for definition in definitions}
     return [*definitions, ANSWER] if definitions and ANSWER_NAME not in names else list(definitions)
 
 
 def answer_in(call: ParsedCall) -> str:
-    """What such a call says; a value that is no text is JSON."""
+    """Text of a call of the answer function; values other than str become JSON."""
     said = (call.arguments or {}).get(ANSWER_TEXT, "")
     return said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)

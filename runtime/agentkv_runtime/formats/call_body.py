@@ -1,4 +1,4 @@
-"""The text inside a call's markers, followed while it is written: names, arguments, and calls of a list that end."""
+"""Incremental readers of the text inside a call's markers, with events for names, arguments and calls of a list."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ __all__ = ["Arguments", "Body", "JsonCalls", "Name", "PythonCalls", "WholeCall",
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """The next call's name is known."""
+    """The name of the next call, once it is known."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """More of its arguments."""
+    """A further piece of the open call's arguments."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """One call of a list has been written: its text."""
+    """Text of a finished call of a list."""
 
     text: str
 
@@ -36,27 +36,27 @@ Event = Name | Arguments | Written
 
 
 class Body:
-    """What is seen of a body while it is written; here nothing, for formats that tell only when it is closed."""
+    """Yields events while a body is written. This base yields none, for formats that are read when complete."""
 
     def feed(self, text: str) -> Iterator[Event]:
-        """Reads more of the body. To be exhausted."""
+        """Reads more of the body. The caller must exhaust the iterator."""
         yield from ()
 
     @property
     def unfinished(self) -> str:
-        """The text of the call that has begun and has not ended."""
+        """Text of the call that has begun and not ended."""
         return ""
 
 
 class WholeCall(Body):
-    """The name stood in the opening marker, and all of the body is the arguments."""
+    """A body of nothing but arguments, for formats whose opening marker has the name."""
 
     def feed(self, text: str) -> Iterator[Event]:  # noqa: D102
         yield Arguments(text)
 
 
 class JsonCalls(Body):
-    """A JSON object per call, which has the name and the arguments under keys of its own; or a list of such."""
+    """A JSON object with name and arguments under keys of the format, or a list of such objects."""
 
     def __init__(self, name_key: str, arguments_key: str) -> None:
         self._name_key, self._arguments_key = name_key, arguments_key

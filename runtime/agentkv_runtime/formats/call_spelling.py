@@ -1,4 +1,4 @@
-"""How one call is spelled, without the markers around it: one class per way."""
+"""Spellings of one call, without the markers around it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ class Tool:
 
 
 def tool_of(definition: Mapping[str, Any]) -> Tool:
-    """Of a definition, with `function` around it or without. Arguments that the schema does not name are left out,
-    unless it says that there may be some."""
+    """The Tool of a definition, with or without `function` around it.
+
+    Its schema forbids arguments that it does not name, unless the definition allows them.
+    """
     function = definition.get("function", definition)
     parameters = dict(function.get("parameters") or {})
     if not parameters.keys() & {"$ref", "anyOf", "oneOf", "allOf"}:
@@ -33,15 +35,15 @@ def tool_of(definition: Mapping[str, Any]) -> Tool:
 
 
 class CallSpelling(ABC):
-    """One call, without what is around it."""
+    """Spelling of one call, without the markers around it."""
 
     @abstractmethod
     def written(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """A call as the model writes it."""
+        """Writes a call as the model does."""
 
     @abstractmethod
     def grammar(self, lark: Lark, tool: Tool, before: str) -> str:
-        """Any call of a tool, with the text `before` in front of it: an expression."""
+        """Grammar expression of any call of a tool, preceded by the text `before`."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class JsonCall(CallSpelling):
 
 @dataclass(frozen=True)
 class NamedJsonCall(CallSpelling):
-    """The name, something between, and the arguments as JSON."""
+    """Name, the text `between`, and arguments as JSON."""
 
     between: str
 
@@ -86,7 +88,7 @@ class PythonCall(CallSpelling):
 
 @dataclass(frozen=True)
 class NotedCall(CallSpelling):
-    """The name, and the arguments as an object in a notation of the model's own."""
+    """Name, and arguments as an object in a notation of the model's own."""
 
     notation: Notation
 
@@ -100,9 +102,9 @@ class NotedCall(CallSpelling):
 
 @dataclass(frozen=True)
 class TaggedCall(CallSpelling):
-    """The name, and every argument between tags: strings as they are, everything else as JSON.
+    """Name, and every argument between tags: strings unescaped, other values as JSON.
 
-    `{}` stands for the name of the tool or of the argument.
+    In the fields, `{}` stands for the name of the tool or of the argument.
     """
 
     head: str
@@ -110,7 +112,7 @@ class TaggedCall(CallSpelling):
     after: str
     foot: str
     never: tuple[str, ...] = ()
-    """What no text may spell, because it would be read as the end of the call."""
+    """Texts that no string may contain, as they would end the call."""
 
     def written(self, name: str, arguments: Mapping[str, Any]) -> str:  # noqa: D102
         texts = {key: item if isinstance(item, str) else json.dumps(item) for key, item in arguments.items()}
@@ -125,7 +127,7 @@ class TaggedCall(CallSpelling):
         return " ".join([*parts, lark.text(self.foot)])
 
     def _value(self, lark: Lark, schema: Any, tool: Tool) -> str:
-        """A value and its closing tag."""
+        """Grammar expression of a value and its closing tag."""
         texts = schema.get("enum") if isinstance(schema, Mapping) else None
         if texts and all(isinstance(text, str) for text in texts):
             return f"({' | '.join(map(lark.text, texts))}) {lark.text(self.after)}"

@@ -20,7 +20,7 @@ _NO_CALL = "what is written there is no call"
 
 
 def region_value(entry: Field, text: str, captures: Mapping[str, str]) -> Any:
-    """What a region says. Raises ValueError that says what is wrong with it."""
+    """The value of a region: its content, parsed and transformed as the field says. Raises ValueError."""
     value = parse_content(text, entry.content, entry.content_args)
     if entry.transform is None:
         return value
@@ -32,7 +32,7 @@ def region_value(entry: Field, text: str, captures: Mapping[str, str]) -> Any:
 
 
 class CallReader:
-    """Reads one region of calls. `first` is the index of its first call among the message's."""
+    """Reads one region of calls while it is written. `first` is the index in the message of its first call."""
 
     def __init__(self, region: Region, first: int, schemas: Schemas) -> None:
         self._region = region
@@ -44,12 +44,12 @@ class CallReader:
         self.closed: list[ParsedCall] = []
 
     def begin(self) -> Iterator[Delta]:
-        """The opening marker was read."""
+        """Yields the deltas of the opening marker, which may have the name."""
         if isinstance(self._body, WholeCall):
             yield from self._open(self._region.captures["name"])
 
     def feed(self, text: str) -> Iterator[Delta]:
-        """Reads more of the body."""
+        """Reads more of the body and yields its deltas."""
         for event in self._body.feed(text):
             match event:
                 case Name(name):
@@ -61,7 +61,7 @@ class CallReader:
                     yield from self._close(self._calls(f"[{call}]", call)[:1])
 
     def end(self, *, closed: bool) -> Iterator[Delta]:
-        """The region ended; `closed` where its closing marker was read. Closes the calls that are left."""
+        """Ends the region and closes its open calls; `closed` says whether its closing marker was read."""
         text = self._body.unfinished if self._listed else self._region.text
         if self._listed:
             yield from self._close([self._failed(_NO_CALL if closed else CUT_OFF, text)] if text else [])
@@ -107,7 +107,7 @@ class CallReader:
 
 
 def _body_of(entry: Field) -> Body:
-    """How the text of a field's regions is followed, by what its transform takes from where."""
+    """The reader of a field's regions, chosen by where its transform takes name and arguments from."""
     if entry.content == "pythonic":
         return PythonCalls()
     transform = "{content}" if entry.transform is None else entry.transform

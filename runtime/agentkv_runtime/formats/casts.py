@@ -1,4 +1,4 @@
-"""Arguments that a format writes as bare text, cast to the types of their tool's schema."""
+"""Casts of arguments that a format writes as bare text to the types of their tool's schema."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 __all__ = ["Schemas", "cast_arguments", "schemas_of"]
 
 Schemas = Mapping[str, Mapping[str, Any]]
-"""The schemas of each tool's parameters, by the tool's name and the parameter's."""
+"""Schemas of parameters, by tool name and parameter name."""
 
 
 def schemas_of(tools: Sequence[Mapping[str, Any]]) -> Schemas:
-    """Of tool definitions, with `function` around them or without."""
+    """The schemas of tool definitions, with or without `function` around them."""
     found: dict[str, Mapping[str, Any]] = {}
     for tool in tools:
         function = tool.get("function", tool)
@@ -26,7 +26,7 @@ def schemas_of(tools: Sequence[Mapping[str, Any]]) -> Schemas:
 
 
 def cast_arguments(arguments: Mapping[str, Any], schemas: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments with the texts cast for which the schema wants something else and which can be cast."""
+    """Arguments in which texts are cast to the type of their schema, where it is not str and the cast succeeds."""
     return {name: _cast(value, tuple(_types(schemas.get(name)))) for name, value in arguments.items()}
 
 
@@ -44,7 +44,7 @@ def _cast(value: Any, types: tuple[str, ...]) -> Any:
 
 
 def _types(schema: Any) -> Iterator[str]:
-    """The types that a schema allows."""
+    """Yields the names of the types that a schema allows."""
     if not isinstance(schema, Mapping):
         return
     declared = schema.get("type")

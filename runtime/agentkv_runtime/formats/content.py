@@ -1,4 +1,4 @@
-"""What the text of a region becomes: content parsers and transforms of response templates, by name."""
+"""Content parsers and transforms of response templates, which turn a region's text into a value."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Args = Mapping[str, Any]
 
 _PLACEHOLDER = regex.compile(r"\{(\w+(?:\.\w+)*)\}")
 MATCH_SECONDS = 2.0
-"""That a pattern may take: they come with downloaded models."""
+"""Time limit of a pattern, as patterns come with downloaded models."""
 MARKS = ("\x01", "\x02")
-"""Stand around the number of a string that was taken out, so no text may have them."""
+"""Delimiters of the number that replaces an extracted string; no text may contain them."""
 
 
 def parse_content(text: str, kind: str, args: Args) -> Any:
-    """The value of a region's text. Raises ValueError that says what is wrong with it."""
+    """Parses a region's text with the content parser `kind`. Raises ValueError for a text that it cannot parse."""
     try:
         return CONTENT[kind](text, args)
     except TimeoutError:
@@ -31,7 +31,7 @@ def parse_content(text: str, kind: str, args: Args) -> Any:
 
 
 def transformed(template: Any, scope: Mapping[str, Any]) -> Any:
-    """A transform with its placeholders (`{name}`, `{content.arguments}`) filled in. Raises ValueError."""
+    """Fills in the placeholders of a transform (`{name}`, `{content.arguments}`). Raises ValueError."""
     if isinstance(template, Mapping):
         return {key: transformed(value, scope) for key, value in template.items()}
     if isinstance(template, list):
@@ -48,7 +48,7 @@ def transformed(template: Any, scope: Mapping[str, Any]) -> Any:
 
 
 def check_transform(what: str, template: Any) -> None:
-    """Raises FormatError for a placeholder with other text beside it: only whole strings are filled in."""
+    """Raises FormatError for a placeholder within a longer string: only whole strings are filled in."""
     if isinstance(template, Mapping | list):
         for value in template.values() if isinstance(template, Mapping) else template:
             check_transform(what, value)
@@ -96,7 +96,7 @@ def _bool(text: str, args: Args) -> bool:
 
 
 def _json(text: str, args: Args) -> Any:
-    """JSON, with the liberties that `args` name: `unquoted_keys`, `string_delims`, `allow_non_json`."""
+    """Parses JSON with the extensions in `args`: `unquoted_keys`, `string_delims`, `allow_non_json`."""
     plain, strings = text, []
     delimiters = args.get("string_delims", [])
     if delimiters and any(mark in text for mark in MARKS):

@@ -1,5 +1,5 @@
-"""Calls of known tools that a message spells otherwise than its model's format does: JSON in a code block or bare, a
-tag of the model's own, Python. What stands around them tells them from text that shows a call to a person."""
+"""Calls of known tools in another spelling than the model's format: JSON in a code block or bare, a tag of the model's
+own, Python. The text around a call decides whether it is one, or an example for a person."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import regex
+from pydantic_core import from_json
 
 from agentkv_runtime.formats.answering import ANSWER_NAME, answer_in, is_answer
 from agentkv_runtime.formats.known_tools import ARGUMENT_KEYS, LIST_KEYS, NAME_KEYS, KnownTools
 from agentkv_runtime.formats.loose_values import bracketed, loose_value
-from agentkv_runtime.formats.parsed import ParsedCall
+from agentkv_runtime.formats.parsed import CUT_OFF, ParsedCall
 from agentkv_runtime.formats.pythonic import parse_calls
 
 __all__ = ["DressedCalls", "Read"]
 
+_LIST = "```json\n"  # what stands before a list of calls
 _MOST_BEHIND = 200  # characters of prose behind a call; where there are more, they explain what it shows
 _KEYS = "|".join(NAME_KEYS)
 _OTHER_KEYS = "|".join([*ARGUMENT_KEYS, *LIST_KEYS, "function", "type", "id"])
@@ -32,18 +34,18 @@ _WORD = regex.compile(r"(?<=[=:\s\"'<])[\w.:/-]+")
 
 
 class Read(NamedTuple):
-    """What a message's content is."""
+    """A message's content, split into text and calls."""
 
     text: str
     calls: list[ParsedCall]
 
 
 class DressedCalls:
-    """Reads the content of one message while it is written. From where it may be a call it is held back to the end.
+    """Reads the content of one message while it is written; withholds it from the first possible call to the end.
 
     Args:
         tools: definitions of the tools whose calls are looked for.
-        own: the dress that the model's format has, where it has one of these: calls in it are not rescued ones.
+        own: the spelling of the model's format, if it is one of these; its calls do not count as rescued.
     """
 
     def __init__(self, tools: Sequence[Mapping[str, Any]], own: str | None = None) -> None:
@@ -57,7 +59,7 @@ class DressedCalls:
         self._is_found = False  # what may be a call begins there
 
     def feed(self, text: str) -> str:
-        """Reads more content; gives what is text for certain and was not given before."""
+        """Reads more content; returns further content that is certainly text."""
         self._text += text
         if not self._is_found:
             match = self._head.search(self._text, self._read, partial=True)
@@ -69,25 +71,33 @@ class DressedCalls:
 
     @property
     def held(self) -> str:
-        """What was not given yet."""
+        """Content that `feed` has not returned, as it may be calls."""
         return self._text[self._told :]
 
     def end(self) -> Read:
-        """What was held back, once the content has ended. Nothing is held any more then."""
+        """Ends the content: reads `held` into text and calls, and empties it."""
         held, before = self.held, self._text[: self._told]
         self._told = len(self._text)
         return self.read(held, alone=not before.strip())
 
     def read(self, text: str, *, alone: bool = True) -> Read:
-        """The calls in a text, and the text beside them; no calls where the text shows them to a person.
+        """Splits a text into calls and the text beside them; finds no calls if the text shows them to a person.
 
         Args:
-            text: of a message.
-            alone: nothing stands before it.
+            text: content of a message, or its end.
+            alone: whether the content has nothing else in front.
         """
-        calls, texts, at = [], [], 0
-        while match := self._head.search(text, at):
+        if self._own and alone and (begun := self._begun(text)) is not None:
+            return begun
+        calls: list[ParsedCall] = []
+        texts, at, half = [], 0, ""
+        while match := self._head.search(text, at, partial=True):
             run = self._run(text, match.start())
+            if calls and not run.calls and _is_cut(text, match):
+                text, half = text[: match.start()], text[match.start() :]
+                break
+            if match.partial:
+                break
             texts.append(text[at : match.end() if not run.calls else match.start()])
             if len("".join(texts[1:]).strip()) > _MOST_BEHIND:
                 return Read(text, [])
@@ -98,12 +108,35 @@ class DressedCalls:
         told = alone and not behind and not texts[0].strip()
         meant = len(behind) <= _MOST_BEHIND and (told or all(map(self._tools.fits, calls)))
         if not calls or not meant:
-            return Read(text, [])
+            return Read(text + half, [])
+        if half:
+            name = next(filter(None, map(self._tools.name_of, _WORD.findall(half))), "")
+            calls.append(ParsedCall(name, None, half, CUT_OFF, calls[-1].rescued))
         own = [replace(call, rescued=None) if call.rescued == self._own else call for call in calls]
         return self._answered("".join(texts), own)
 
+    def _begun(self, text: str) -> Read | None:
+        """Reads an unfinished list of calls in the format's own spelling; None for any other text.
+
+        Its last call is cut off, or is the part of an answer in words that was written.
+        """
+        listed = text.lstrip().removeprefix(_LIST)
+        if not listed.startswith("[{") or bracketed(listed, 0):
+            return None
+        try:
+            *whole, last = from_json(listed, allow_partial="trailing-strings")
+        except ValueError:
+            return None
+        calls = self._tools.calls(whole, listed, "json")
+        name = last.get("name") if isinstance(last, dict) else None
+        if self._answers and name == ANSWER_NAME:
+            said = answer_in(ParsedCall(ANSWER_NAME, dict(last.get("arguments") or {}), listed))
+            return self._answered(said, [replace(call, rescued=None) for call in calls])
+        half = ParsedCall(self._tools.name_of(name) or "", None, listed, CUT_OFF)
+        return self._answered("", [*(replace(call, rescued=None) for call in calls), half])
+
     def _answered(self, text: str, calls: list[ParsedCall]) -> Read:
-        """The same, with answers in words as the text that they are."""
+        """A Read of text and calls in which calls of the answer function are text."""
         said = [answer_in(call) for call in calls if self._answers and call.name == ANSWER_NAME]
         if not said:
             return Read(text, calls)
@@ -111,7 +144,7 @@ class DressedCalls:
         return Read(text, [call for call in calls if call.name != ANSWER_NAME])
 
     def _run(self, text: str, start: int) -> _Run:
-        """Calls one after another, from `start` on."""
+        """Consecutive calls from `start` on, and where they end."""
         calls: list[ParsedCall] = []
         end = start
         while True:
@@ -126,12 +159,12 @@ class DressedCalls:
             end = closing.end()
 
     def _named_in(self, wrapping: str) -> str | None:
-        """The tool that a tag names, as `<function=weather>` and `<tool_call name="weather">` do."""
+        """Name of the tool in a tag such as `<function=weather>` or `<tool_call name="weather">`; None without one."""
         words = _WORD.findall(wrapping) if "<" in wrapping else []
         return next((name for name in map(self._tools.name_of, words) if name is not None), None)
 
     def _body(self, text: str, start: int, named: str | None) -> _Run:
-        """One call, or a list of them."""
+        """One call or a list of calls at `start`; `named` is the tool of the tag in front."""
         if text[start : start + 1] in ("{", "["):
             raw = bracketed(text, start)
             value = loose_value(raw) if raw else None
@@ -157,9 +190,19 @@ class _Run(NamedTuple):
     end: int
 
 
+def _is_cut(text: str, head: regex.Match[str]) -> bool:
+    """Whether the text ends within the call that begins at `head`."""
+    if head.partial:
+        return any(mark in head[0] for mark in "{[<(`")
+    wrapping = _WRAPPING.match(text, head.start())
+    assert wrapping is not None
+    body = _NAME.match(text, wrapping.end()) or wrapping
+    return body.end() == len(text) or (text[body.end()] in "{[(" and not bracketed(text, body.end()))
+
+
 @functools.lru_cache(64)
 def _head_of(names: tuple[str, ...]) -> regex.Pattern[str]:
-    """How a call begins, up to where it names a tool or could only be data of another kind."""
+    """Pattern of the beginning of a call, up to a tool's name or another key of calls."""
     known = "|".join(map(_spellings, sorted(names, key=len, reverse=True)))
     wrapped = rf"(?:{_FENCE})?(?:{_TAG})?"
     named = rf"""(?:{_KEYS})["']{_SPACE}:{_SPACE}["'](?:functions\.)?(?:{known})["']"""
@@ -172,5 +215,5 @@ def _head_of(names: tuple[str, ...]) -> regex.Pattern[str]:
 
 
 def _spellings(name: str) -> str:
-    """A pattern of a tool's name with anything between its words."""
+    """Pattern of a tool's name with any separators between its words."""
     return regex.sub(r"[\W_]+", r"[\\W_]", name) if regex.search(r"[^\W_]", name) else regex.escape(name)

@@ -1,4 +1,4 @@
-"""A list of calls as JSON in a code block: the spelling of models that know none, or do not keep to theirs."""
+"""A list of calls as JSON in a code block: the spelling for models without one, or that do not keep to theirs."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _OF_CALLS = r"[\"'](name|tool|function|arguments|parameters)[\"']\s*:"
 
 
 class _FencedList(Calls):
-    """Where a message begins as a call in any spelling, only a list of calls may stand; later its text is free.
+    """A message that begins like a call in any spelling must be a list of calls; other text is free.
 
-    A model that may close the code block ends the list after its first call; so messages end with the list.
+    Grammars end with the list, as models that may close the code block end the list after its first call.
     """
 
     def written(self, calls: Sequence[WrittenCall]) -> str:
-        """Calls with the end of the code block, for what others read."""
+        """Writes calls with the end of the code block."""
         return super().written(calls) + "\n```"
 
     def message(self, lark: Lark, wanted: Wanted) -> str:
-        """The message: an expression."""
+        """Grammar expression of the message."""
         if not wanted.text or (wanted.output is not None and not (wanted.answers and wanted.tools)):
             return super().message(lark, wanted)
         if not wanted.tools:
@@ -39,7 +39,7 @@ class _FencedList(Calls):
         return self.after_thought(lark, wanted, lark.either("body", [calls, other]))
 
     def _words(self, lark: Lark, wanted: Wanted) -> str:
-        """Text that is no call in any spelling."""
+        """Grammar expression of text that is no call in any spelling."""
         without = [*(marker for marker in wanted.markers if marker != self.marker), *(wanted.thinking or ())[:1]]
         return lark.free_text(without, not_first=_NOT_IN_WORDS, nowhere=_OF_CALLS)
 
@@ -47,7 +47,7 @@ class _FencedList(Calls):
         return lark.free_text((wanted.thinking or ())[:1], not_first=_NOT_FIRST)
 
     def _answer(self, lark: Lark, wanted: Wanted) -> str:
-        """An answer in words, or a value of the schema that is asked for."""
+        """Grammar expression of a call of the answer function with a text, or with a value of the wanted schema."""
         said = {"type": "string"} if wanted.output is None else wanted.output
         parameters = {
             "type": "object",
@@ -60,4 +60,4 @@ class _FencedList(Calls):
 
 
 FENCED = _FencedList(JsonCall(), between=", ", section=("```json\n[", "]"), marker="```json\n[", dress="json")
-"""Read by the reader of calls in any spelling; no template tells them from other code blocks."""
+"""Spelling that `DressedCalls` reads, as no template can tell such calls from other code blocks."""

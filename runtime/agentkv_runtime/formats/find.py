@@ -1,4 +1,4 @@
-"""Which format a model writes: told by its folder, or found by how its chat template spells calls."""
+"""Finding a model's call format: from its folder, or from the spelling of calls in its chat template."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from agentkv_runtime.formats.probe import CALLS, Call, definitions, reply_header
 from agentkv_runtime.formats.template import ResponseTemplate, load_template
 
 if TYPE_CHECKING:
-    from agentkv_runtime.tokenizer import Tokenizer
+    from agentkv_runtime.text.tokenizer import Tokenizer
 
 __all__ = ["TEMPLATE", "find_format", "format_name"]
 
 TEMPLATE = "response_template"
-"""The format of a folder that has a response template of its own."""
+"""Name of the format of a folder with a response template of its own."""
 
 
 def find_format(
@@ -34,13 +34,13 @@ def find_format(
     """The format of a model's output.
 
     Args:
-        tokenizer: of the model.
+        tokenizer: the model's tokenizer.
         wanted: the name of a known format, a response template, a family or a format; None takes the folder's response
-            template, or else what its chat template writes.
-        rescue: calls of known tools in another spelling are calls. A format of the caller's says so itself.
+            template, or else the format of its chat template.
+        rescue: whether calls of known tools in another spelling are calls. Ignored if `wanted` is a Format.
 
     Raises:
-        FormatError: a name that is not known, or a malformed response template.
+        FormatError: for an unknown name, or a malformed response template.
     """
     if isinstance(wanted, Format):
         return wanted
@@ -61,10 +61,9 @@ def _found(tokenizer: Tokenizer, wanted: Family | Mapping[str, Any] | str | None
 
 
 def format_name(tokenizer: Tokenizer) -> str:
-    """The name of a model's format: "generic" where its chat template spells no calls that are known, "plain" where it
-    has no chat template.
+    """Name of a model's format; "generic" if its chat template has no known spelling of calls, "plain" without one.
 
-    A conversation with calls is rendered: the format is the one that reads them and spells them most alike.
+    Renders a conversation with calls, and picks the format that parses them and whose spelling is most alike.
     """
     if tokenizer.response_template is not None:
         return TEMPLATE
@@ -83,7 +82,7 @@ def _fitted(family: Family, tokenizer: Tokenizer) -> Format:
 
 
 def _family_of(tokenizer: Tokenizer) -> Family | None:
-    """Of the families that read what the chat template writes the one that writes it most alike."""
+    """The family that parses the calls of the chat template and writes them most alike; None if none does."""
     headers = reply_headers(tokenizer)
     callers = [family for family in FAMILIES.values() if family.calls]
     for calls in (CALLS, CALLS[:1]):  # some take one call at a time
@@ -95,7 +94,7 @@ def _family_of(tokenizer: Tokenizer) -> Family | None:
 
 
 def _likeness(family: Family, reply: str, calls: Sequence[Call]) -> int:
-    """2 where a reply has the calls as the family writes them, 1 where it has what is before the first tool's name."""
+    """2 if a reply has the calls as the family writes them, 1 if only up to the first tool's name, 0 otherwise."""
     written, name = family.spelling.written(calls if family.spelling.several else calls[:1]), calls[0][0]
     return 2 if written in reply else int(written[: written.index(name) + len(name)] in reply)
 
@@ -106,7 +105,10 @@ def _reads(template: ResponseTemplate, reply: str, calls: Sequence[Call]) -> boo
 
 
 def _read_by(template: ResponseTemplate, tokenizer: Tokenizer) -> Format:
-    """A response template, with the spelling of a family whose calls it reads: the chat template's, if it is one."""
+    """The format of a response template, with the spelling of a family whose calls it parses.
+
+    Prefers the family of the chat template.
+    """
     thinking = None
     for name in REASONING:
         source = template.source["fields"].get(name, {})

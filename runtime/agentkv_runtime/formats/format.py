@@ -1,4 +1,4 @@
-"""A call format: how the output of a model is read as a message, written, and held to the tools that there are."""
+"""Call formats: parse a model's output into a message, write messages, and constrain calls to the given tools."""
 
 from __future__ import annotations
 
@@ -22,48 +22,48 @@ from agentkv_runtime.formats.thought import Markers
 __all__ = ["Choice", "Format"]
 
 Choice = Literal["auto", "required", "none"] | str
-"""Whether calls may, must or must not be made; or the name of the tool that must be called."""
+"""Whether a message may, must or must not make calls; or the name of the tool that it must call."""
 
 
 @dataclass(frozen=True)
 class Format:
-    """How one model writes messages: reads them, writes them, and holds them to its tools. Immutable."""
+    """Format of one model's messages: parses, writes, and constrains them to the given tools. Immutable."""
 
     name: str
     template: ResponseTemplate
-    """How output is read."""
+    """Response template that parses output."""
     spelling: Spelling = field(default_factory=NoCalls)
-    """How calls are spelled."""
+    """Spelling of calls."""
     thinking: tuple[str, str] | None = None
-    """What is around the reasoning, for models that reason."""
+    """Opening and closing marker of the reasoning; None for models that do not reason."""
     tokens: Mapping[str, int] = field(default_factory=dict)
     """Ids of the tokenizer's added tokens, by what they spell."""
     ends: tuple[str, ...] = ()
-    """What the tokens spell that end a generation: its text may come without them."""
+    """Texts of the tokens that end a generation; the text of a generation may lack them."""
     rescue: bool = False
-    """Calls of known tools in another spelling are calls."""
+    """Whether calls of known tools in another spelling count as calls."""
     steered: bool = False
-    """The model does not keep to the spelling: its calls are held to one that any model can write."""
+    """Whether calls are constrained to a spelling that any model can write, as the model does not keep to its own."""
 
     @property
     def writes_calls(self) -> bool:
-        """Is it known how the model writes calls?"""
+        """Whether the spelling of calls is known."""
         return not isinstance(self.spelling, NoCalls)
 
     @property
     def is_generic(self) -> bool:
-        """Is it a spelling of ours, which no template tells a model of?"""
+        """Whether the spelling is agentkv's own, which no chat template describes to the model."""
         return self.spelling is FENCED
 
     def shown(self, tools: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-        """The tools that the model is told of: where each message is to be calls, answers are a tool, too."""
+        """Tool definitions for the prompt; includes the answer function if every message must be calls."""
         return with_answer(tools) if self.is_generic else tools
 
     def parser(self, *, prefix: str = "", tools: Sequence[Mapping[str, Any]] = ()) -> MessageParser:
-        """What reads one message.
+        """A parser for one message.
 
         Args:
-            prefix: the prompt, or what it holds of the reply: templates often write its beginning, such as `<think>`.
+            prefix: the prompt, or its part of the reply: templates often write its beginning, such as `<think>`.
             tools: tool definitions; arguments that are written as bare text are cast to the types of their schemas.
         """
         tools = self.shown(tools)
@@ -72,28 +72,28 @@ class Format:
         return MessageParser(self.template, prefix=prefix, tools=tools, ends=self.ends, dressed=dressed)
 
     def parse(self, text: str, *, prefix: str = "", tools: Sequence[Mapping[str, Any]] = ()) -> ParsedMessage:
-        """The message of a whole output, special tokens included."""
+        """Parses a complete output, special tokens included, into a message."""
         parser = self.parser(prefix=prefix, tools=tools)
         parser.feed(text)
         return parser.finish()
 
     def write(self, content: str, calls: Sequence[tuple[str, Mapping[str, Any]]] = (), reasoning: str = "") -> str:
-        """A message as the model would write it, and `parse` reads it. Reasoning is left out for models that have none.
+        """Writes a message as the model would, readable by `parse`. Leaves out reasoning if the model has none.
 
-        Raises FormatError for calls that it cannot write: several in a format of one, or beside content.
+        Raises FormatError for calls that the format does not allow: several, or calls beside content.
         """
         return self.spelling.write(content, calls, reasoning, self.thinking)
 
     @cached_property
     def thought(self) -> Markers | None:
-        """Where in a message its reasoning is; None for models that do not reason."""
+        """Markers that locate the reasoning in a message; None for models that do not reason."""
         return self.spelling.thought(self.thinking)
 
     @cached_property
     def call_ends(self) -> frozenset[str]:
-        """The characters with which calls before the last become complete, found by writing two and reading them.
+        """Characters that complete a call which is not the last, found by writing two calls and parsing them.
 
-        Raises FormatError where it cannot write calls.
+        Raises FormatError for a format that cannot write calls.
         """
         calls = [("name", {"key": "value"})] * (2 if self.spelling.several else 1)
         parser = self.parser()
@@ -111,25 +111,26 @@ class Format:
     ) -> str:
         """A grammar for the next message, in llguidance's dialect of Lark.
 
-        Text is free. A call, once its opening marker is written, is of a tool that there is, with arguments of its
-        schema; after the calls the message ends.
+        Text is free. After the opening marker of a call, the grammar allows only the given tools, with arguments of
+        their schemas; after the calls the message ends.
 
         Args:
-            definitions: of tools.
+            definitions: tool definitions.
             output: the JSON schema of a message that makes no calls; None for free text.
             choice: "auto", "required" (the message is calls), "none", or the name of a tool, which is called once.
-            most_calls: so many calls may a message make.
+            most_calls: largest number of calls in the message.
             prefix: as `parser` takes it.
 
         Raises:
-            FormatError: a tool that is not there, or calls in a format whose spelling is not known.
+            FormatError: for an unknown tool, or for calls in a format whose spelling is not known.
         """
         definitions = self.shown(definitions)
         answers = any(map(is_answer, definitions))
         known = {tool.name: tool for tool in map(tool_of, (d for d in definitions if not is_answer(d)))}
         if choice not in ("auto", "required", "none"):
             if choice not in known:
-                raise FormatError(f"choice is {choice!r}, but there is no such tool; there are {', '.join(known)}")
+                may = f"auto, required, none, or the name of a tool: {', '.join(known)}"
+                raise FormatError(f"choice is {choice!r}, but it must be {may}")
             known, most_calls = {choice: known[choice]}, 1
         tools = [] if choice == "none" else list(known.values())
         if choice == "required" and not tools:

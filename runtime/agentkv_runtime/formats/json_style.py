@@ -1,4 +1,4 @@
-"""How the JSON of a schema is spelled: spaced as Python's `json.dumps` does it, and each key in one way alone."""
+"""Style of JSON in grammars: spaced like Python's `json.dumps`, with one spelling for each key."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, TypeGuard
 __all__ = ["BOUNDED_SPACE", "ONE_SPELLING", "SPACING", "as_meant", "json_style", "unwritable_text"]
 
 SPACING = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
-r"""White space cannot run away, and what is between the values is forced."""
+r"""Fixed separators, so that white space cannot grow without end."""
 BOUNDED_SPACE = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,40}"}
-"""Between two values, where white space is free: a line break and what is before a deeply nested value."""
+"""Bounded white space between values: enough for a line break and the indent of a deeply nested value."""
 ONE_SPELLING = {"json_allowed_escapes": 'nrbtf\\"'}
-r"""No `\u0061` for `a`, and no control characters but those with an escape of their own."""
+r"""Allowed escapes: no `\u0061` for `a`, and only control characters with an escape of their own."""
 _NAMED = {"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"}
 _VALUES = {"const", "enum", "default", "examples"}
 _CLASS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\\\[\]])*\]", re.DOTALL)
@@ -23,21 +23,20 @@ _WITHOUT_ESCAPE = {*map(chr, range(32)), "\x7f"} - set("\n\r\b\t\f")
 
 
 def json_style(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """llguidance's options (`x-guidance`) for a schema.
+    """Llguidance's options (`x-guidance`) for a schema.
 
-    Where an object lists keys and may have others, those must not be the listed ones in another spelling:
-    llguidance compares the text of keys.
+    If an object lists keys and allows others, each key has one spelling: llguidance compares the text of keys, so a
+    listed key in another spelling would count as another one.
     """
     return {**SPACING, **(ONE_SPELLING if any(map(_is_open, _mappings(schema))) else {})}
 
 
 def as_meant(schema: Any, *, named: bool = False) -> Any:
-    r"""A schema, spelled so that llguidance takes it for what it says.
+    r"""A schema rewritten so that llguidance interprets it correctly; with `named`, a mapping of names to schemas.
 
-    A class of a pattern that has all of the characters before the space lets `\"` and `\\` through, whether it has them
-    or not: those of ours are without NUL. And a bound that is excluded is let through where it is whole and the other
-    one lies less than 1 away from it: the next number takes its place.
-    With `named` it maps names to schemas.
+    Llguidance lets `\"` and `\\` through any class of a pattern that has all characters before the space, so NUL is
+    removed from classes. It also lets through an excluded whole bound if the other bound is less than 1 away, so an
+    inclusive bound, the next number, replaces it.
     """
     if isinstance(schema, list | tuple):
         return [as_meant(item) for item in schema]
@@ -83,7 +82,7 @@ def _is_number(value: Any) -> TypeGuard[float]:
 
 
 def unwritable_text(schema: Mapping[str, Any]) -> str | None:
-    r"""A text of a schema that only `\u` escapes spell, where its style has none."""
+    r"""Message about a text in a schema that needs `\u` escapes, which its style lacks; None without one."""
     if "json_allowed_escapes" not in json_style(schema):
         return None
     for inner in _mappings(schema):
@@ -99,7 +98,7 @@ def _is_open(schema: Mapping[str, Any]) -> bool:
 
 
 def _mappings(value: Any) -> Iterator[Mapping[str, Any]]:
-    """All mappings in a schema: references may point at any of them."""
+    """Yields all mappings in a schema, as references may point at any of them."""
     pending = [value]
     while pending:
         value = pending.pop()
@@ -109,7 +108,7 @@ def _mappings(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """All texts in a value but its keys, which are written as they are listed."""
+    """Yields all texts in a value except for keys."""
     pending = [value]
     while pending:
         value = pending.pop()

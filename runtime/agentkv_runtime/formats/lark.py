@@ -16,10 +16,10 @@ _ANYTHING = "(?s:.*)"
 
 
 class Lark:
-    """A grammar in the making. Expressions are Lark's own; `str` gives the whole.
+    """Builder of a grammar. Methods return Lark expressions; `str` gives the whole grammar.
 
     Args:
-        tokens: ids of the tokenizer's added tokens. Where a text spells one, the grammar asks for that token: models
+        tokens: ids of the tokenizer's added tokens. Where a text spells one, the grammar requires that token: models
             write them whole, and control tokens have no other form.
     """
 
@@ -34,9 +34,9 @@ class Lark:
         return "".join(f"{head}: {body}\n" for head, body in self._rules.values())
 
     def rule(self, name: str, body: str, *, lazy: bool = False) -> str:
-        """Adds a rule (a terminal where the name is in capitals) and gives its name, or that of one that says the same.
+        """Adds a rule, or a terminal for a name in capitals, unless there is an equal one; returns its name.
 
-        Raises nothing: a name that is taken gets a number.
+        A name that is taken gets a number.
         """
         options = "[lazy]" if lazy else ""
         unique, count = name, 1
@@ -49,37 +49,36 @@ class Lark:
         return unique
 
     def either(self, name: str, choices: Iterable[str]) -> str:
-        """A rule that is any of these."""
+        """Adds a rule of these alternatives; returns its name."""
         return self.rule(name, " | ".join(dict.fromkeys(choices)))
 
     def once(self, key: str, body: Callable[[], str]) -> str:
-        """The rule for `key`, made of `body()` where it is first asked for; it may ask for itself."""
+        """Name of the rule for `key`, made of `body()` on first use; the body may refer to its own key."""
         if key not in self._once:
             self._once[key] = self.rule(f"part_{len(self._once)}", "")
             self._rules[self._once[key]] = self._once[key], body()
         return self._once[key]
 
     def text(self, text: str) -> str:
-        """A text, with the added tokens that it spells."""
+        """Expression of a text, with the added tokens that it spells."""
         parts = self._parts(text)
         return " ".join(f"<[{self._tokens[part]}]>" if part in self._tokens else _quoted(part) for part in parts)
 
     def json(self, schema: Mapping[str, Any], **options: Any) -> str:
-        """A value of a JSON schema, spaced as Python's `json.dumps` does it; `options` are llguidance's own."""
+        """Expression of a JSON schema's values, in the style of `json_style`; `options` are llguidance's."""
         styled = {**as_meant(schema), "x-guidance": {**json_style(schema), **options}}
         return self.rule("json", f"%json {json.dumps(styled, ensure_ascii=False)}")
 
     def free_text(self, without: Iterable[str] = (), *, not_first: str = "", nowhere: str = "") -> str:
-        """Any text that spells none of these, does not begin as the pattern `not_first` says, and has nothing that the
-        pattern `nowhere` finds."""
+        """Expression of text without these texts, without pattern `not_first` at its start or `nowhere` anywhere."""
         nothing = f" & ~/{_ANYTHING}({nowhere}){_ANYTHING}/" if nowhere else ""
         begin = f" & ~/{not_first}{_ANYTHING}/" if not_first else ""
         return self.rule("TEXT", f"/{_ANYTHING}/{_but(without)}{begin}{nothing}")
 
     def text_up_to(self, end: str, without: Iterable[str] = ()) -> str:
-        """Any text that spells none of `without`, and `end` where its beginning is written for the first time.
+        """Expression of text without the texts of `without`, up to the first `end`.
 
-        Raises FormatError where nothing ends it.
+        Raises FormatError for an empty `end`.
         """
         if not end:
             raise FormatError(

@@ -1,4 +1,4 @@
-"""Values in text of a model's own making: JSON, or Python's spelling of it, and where they end."""
+"""Lenient parsing of values that a model wrote as JSON or Python."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["bracketed", "loose_value"]
 
 
 def bracketed(text: str, start: int) -> str:
-    """From the bracket at `start` to the one that closes it; empty where nothing does."""
+    """The text from the bracket at `start` to the one that closes it; empty if none does."""
     nesting = Nesting("\"'") if text[start + 1 :].lstrip()[:1] == "'" else Nesting()
     for place in range(start, len(text)):
         nesting.read(text[place])
@@ -23,7 +23,7 @@ def bracketed(text: str, start: int) -> str:
 
 
 def loose_value(text: str) -> Any:
-    """The value that a text spells; None for one that spells none."""
+    """The value of a text; None if it is neither JSON nor a Python literal."""
     try:
         return json.loads(text, strict=False)
     except (ValueError, RecursionError):

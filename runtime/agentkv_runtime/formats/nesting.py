@@ -1,4 +1,4 @@
-"""Where brackets and strings of JSON or Python text begin and end, as the text arrives."""
+"""Incremental tracking of brackets and strings in JSON or Python text."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ _OPENING, _CLOSING = "[{(", "]})"
 
 
 class Nesting:
-    """Follows a text."""
+    """Depth and string state after the text read so far."""
 
     def __init__(self, quotes: str = '"') -> None:
         self._quotes = quotes
         self._quote = ""
         self._escaped = False
         self.depth = 0
-        """Brackets that are open."""
+        """Number of open brackets."""
 
     @property
     def in_string(self) -> bool:
-        """Is the text inside a string?"""
+        """Whether the text ends inside of a string."""
         return bool(self._quote)
 
     def read(self, text: str) -> None:
-        """Goes over more of it."""
+        """Reads more text."""
         for character in text:
             if self._quote:
                 if self._escaped:

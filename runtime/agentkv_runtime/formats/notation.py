@@ -1,4 +1,4 @@
-"""Values that are not written as JSON: how a notation spells them, and the grammar of those of a JSON schema."""
+"""Notations of values other than JSON: they write values, and make the grammar of a JSON schema's values."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _TYPES = ("string", "integer", "number", "boolean", "null", "array", "object")
 
 @dataclass(frozen=True)
 class Notation:
-    """How values are spelled. Schemas are followed as far as types, enums, members and items go."""
+    """A notation of values. Its grammars follow types, enums, members and items of a schema, and no other keywords."""
 
     true: str
     false: str
     null: str
     comma: str
     colon: str
-    """Between a key and its value, in an object."""
+    """Text between a key and its value in an object."""
     quote: str = ""
-    """What is around strings, which are then written as they are; empty for JSON's strings."""
+    """Delimiter of strings, which are written unescaped; empty for strings as in JSON."""
     quoted_keys: bool = True
     never: tuple[str, ...] = ()
-    """What no string may spell, because it would be read as the end of the call."""
+    """Texts that no string may contain, as they would end the call."""
 
     def written(self, value: Any) -> str:
-        """A value as it is spelled."""
+        """Writes a value."""
         match value:
             case bool() | None:
                 return {True: self.true, False: self.false, None: self.null}[value]
@@ -51,12 +51,14 @@ class Notation:
         return json.dumps(value)
 
     def value(self, lark: Lark, schema: Any, root: Schema) -> str:
-        """Any value of a schema: an expression. `root` is the schema that references begin at."""
+        """Grammar expression of any value of a schema; references are relative to `root`."""
         return lark.either("value", self._choices(lark, schema, root))
 
     def members(self, lark: Lark, schema: Schema, root: Schema, key: Callable[[str], str]) -> str:
-        """The members of an object one after another, in the order of the schema: an expression, which may be empty.
-        `key` spells a name and what comes after it."""
+        """Grammar expression, perhaps empty, of an object's members in the order of the schema.
+
+        `key` writes a member's name and the text after it.
+        """
         required = set(schema.get("required", ()))
         spelled = [
             (name in required, f"{lark.text(key(name))} {self.value(lark, part, root)}")
@@ -119,7 +121,7 @@ class Notation:
 
 
 def _resolved(reference: str, root: Schema) -> Any:
-    """What a reference within the schema points at; anything, where it points at nothing."""
+    """The schema that a reference points at; the empty schema, which allows any value, if there is none."""
     found: Any = root
     for part in reference.lstrip("#").strip("/").split("/"):
         if part:

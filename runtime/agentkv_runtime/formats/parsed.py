@@ -1,4 +1,4 @@
-"""What a parser makes of a model's output: a message, and on the way there its deltas."""
+"""Results of parsing a model's output: the message, and its deltas while it is written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = [
 ]
 
 CUT_OFF = "the call is cut off"
-"""The error of a call that the message ends within."""
+"""`ParsedCall.error` of a call that the end of the message cuts off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +27,15 @@ class ParsedCall:
     """One call of a tool, as the model wrote it."""
 
     name: str
-    """Empty where the output ended, or went wrong, before it."""
+    """Name of the tool; empty if the output ended or became invalid before it."""
     arguments: dict[str, Any] | None
-    """None where `error` says why."""
+    """Arguments; None for a call with an `error`."""
     raw: str = ""
-    """The text between the call's markers."""
+    """Text between the call's markers."""
     error: str | None = None
-    """Why it must not run: cut off, or nothing that the format allows."""
+    """Reason for which the call must not run: cut off, or invalid in the format."""
     rescued: str | None = None
-    """The spelling it was written in, where that is not the format's: "json", "python", "tag" or a format's name."""
+    """Spelling of the call if it is not the format's own: "json", "python", "tag" or a format's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +51,21 @@ class ParsedMessage:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """More of the content."""
+    """A further piece of the content."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta:
-    """More of the reasoning."""
+    """A further piece of the reasoning."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallOpened:
-    """A call whose name is known. Calls are counted from 0."""
+    """A call whose name is now known. `index` counts the message's calls from 0."""
 
     index: int
     name: str
@@ -73,7 +73,7 @@ class CallOpened:
 
 @dataclass(frozen=True, slots=True)
 class ArgumentsDelta:
-    """More of a call's arguments, as the model writes them."""
+    """A further piece of a call's arguments, as the model writes them."""
 
     index: int
     text: str

@@ -1,4 +1,4 @@
-"""Model output to a message, as it arrives."""
+"""Incremental parser of a model's output into a message."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from agentkv_runtime.formats.template import ResponseTemplate
 __all__ = ["REASONING", "MessageParser"]
 
 REASONING = ("reasoning_content", "thinking", "reasoning")
-"""The names under which templates know the reasoning."""
+"""Names of the field of reasoning in response templates."""
 
 
 class MessageParser:
-    """Reads the text of one message in any cuts; the deltas differ with the cuts, what they add up to does not.
+    """Parses the text of one message, fed in pieces of any size. The deltas depend on the pieces, their sum does not.
 
     Args:
-        template: what the text looks like.
-        prefix: the prompt, or what it holds of the reply: templates often write its beginning, such as `<think>`.
+        template: response template that describes the text.
+        prefix: the prompt, or its part of the reply: templates often write its beginning, such as `<think>`.
         tools: tool definitions; arguments that the model writes as bare text are cast to the types of their schemas.
-        ends: what the tokens spell that end a generation: where they close a call, the end of the text does, too.
-        dressed: reads calls in the content that are spelled otherwise than the template says; None leaves them there.
+        ends: texts of the tokens that end a generation; if one of them closes a call, the end of the text does, too.
+        dressed: finds calls in other spellings in the content; None leaves them there as text.
     """
 
     def __init__(
@@ -61,34 +61,34 @@ class MessageParser:
         self._content: list[str] = []  # that is no call, where those are looked for
         self._found = False  # some in another spelling
         self.deltas_of_prefix: list[Delta] = self.feed(template.reply_in(prefix))
-        """What the prompt holds of the reply."""
+        """Deltas of the part of the reply that is in the prompt."""
         self._dressed = dressed
 
     @property
     def in_reasoning(self) -> bool:
-        """Is more text part of the reasoning?"""
+        """Whether further text would belong to the reasoning."""
         current = self._regions.current
         return current is not None and current.name in REASONING
 
     @property
     def in_call(self) -> bool:
-        """Is more text part of a call?"""
+        """Whether further text would belong to a call."""
         current = self._regions.current
         return current is not None and current.name == "tool_calls"
 
     def feed(self, text: str) -> list[Delta]:
-        """Reads more text, special tokens included. What may be the beginning of a marker waits for more.
+        """Reads more text, special tokens included; withholds a possible beginning of a marker until more text comes.
 
-        Raises FormatError for a pattern of the template that takes too long.
+        Raises FormatError for a pattern of the template that exceeds its time limit.
         """
         return [delta for step in self._regions.feed(text) for delta in self._deltas(step)]
 
     def end(self) -> list[Delta]:
-        """Says that the text has ended; the last deltas. Calls that were cut off are closed with an `error`."""
+        """Ends the text and returns the last deltas. Closes calls that were cut off with an `error`."""
         return [*(delta for step in self._regions.finish() for delta in self._deltas(step)), *self._held_back()]
 
     def finish(self) -> ParsedMessage:
-        """The message, once all text was read."""
+        """Ends the text and returns the message."""
         self.end()
         given = {**self._template.defaults, **self._fields}
         fields = {name: value for name, value in given.items() if name in self._template.defaults or not _empty(value)}
@@ -113,13 +113,13 @@ class MessageParser:
             self._set(step)
 
     def _text(self, text: str) -> Iterator[Delta]:
-        """Content that is no call."""
+        """Records and yields content that is no call."""
         self._content.append(text)
         if text:
             yield TextDelta(text)
 
     def _held_back(self) -> Iterator[Delta]:
-        """What may have been calls, at the end of the message."""
+        """Yields the deltas of the withheld content at the end of the message: calls in other spellings, or text."""
         if self._dressed is None:
             return
         held, read = self._dressed.held, self._dressed.end()
@@ -128,7 +128,8 @@ class MessageParser:
         yield from self._text(read.text.rstrip() if changed else held)
         for call in read.calls:
             yield CallOpened(len(self._calls), call.name)
-            yield ArgumentsDelta(len(self._calls), json.dumps(call.arguments, ensure_ascii=False))
+            if call.error is None:
+                yield ArgumentsDelta(len(self._calls), json.dumps(call.arguments, ensure_ascii=False))
             yield CallClosed(len(self._calls), call)
             self._calls.append(call)
 
@@ -146,7 +147,7 @@ class MessageParser:
         return replace(delta, call=self._repaired_call(delta.call)) if isinstance(delta, CallClosed) else delta
 
     def _repaired_call(self, call: ParsedCall) -> ParsedCall:
-        """A call between the template's markers that is written otherwise there. One that is cut off may lack more."""
+        """A call between the template's markers, read in another spelling if it is invalid and not cut off."""
         if call.error in (None, CUT_OFF) or self._dressed is None:
             return call
         read = self._dressed.read(call.raw)
@@ -166,7 +167,7 @@ class MessageParser:
 
 
 class _Shown:
-    """What of a region's text can be shown: with the white space around it left out, as its value has it."""
+    """Strips a region's text of surrounding white space piece by piece, so that deltas add up to the region's value."""
 
     def __init__(self) -> None:
         self._before = ""
@@ -174,7 +175,7 @@ class _Shown:
         self._begun = False
 
     def text(self, step: Step, *, again: bool) -> str:
-        """More of it. `again`: the field has a value already."""
+        """Text of a step that can be shown now. `again` says whether the field has a value already."""
         entry = step.region.entry
         if step.begins:
             self._before, self._held, self._begun = (entry.join or "") if again else "", "", False

@@ -1,4 +1,4 @@
-"""How a chat template writes a reply: what it puts before it, and how it spells calls."""
+"""Probes of a chat template: the text before a reply, and the spelling of calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from agentkv_runtime.errors import TokenizerError
 
 if TYPE_CHECKING:
-    from agentkv_runtime.tokenizer import Tokenizer
+    from agentkv_runtime.text.tokenizer import Tokenizer
 
 __all__ = ["CALLS", "Call", "definitions", "reply_headers", "reply_with_calls"]
 
@@ -20,7 +20,7 @@ CALLS: tuple[Call, ...] = (
     ("get_weather", {"city": "Oslo", "days": 3}),
     ("get_time", {"zone": "Europe/Oslo"}),
 )
-"""What is asked for."""
+"""Example calls that templates are rendered with."""
 
 _SECONDS = 1.0  # a rendering may take: the event loop waits for it
 _QUESTION = "How is the weather in Oslo?"
@@ -30,8 +30,10 @@ _TYPES = {int: "integer", str: "string"}
 
 
 def reply_headers(tokenizer: Tokenizer) -> list[str]:
-    """What the chat template writes right before a reply: after a user's message, and where that is something else,
-    after a tool's result. Empty without a template."""
+    """Texts that the chat template writes before a reply: after a user's message and, if different, a tool's result.
+
+    Empty without a template.
+    """
     headers: list[str] = []
     result = {"role": "tool", "tool_call_id": "call00000", "name": CALLS[0][0], "content": _RESULT}
     called: list[Message] = [{"role": "assistant", "content": "", "tool_calls": _openai(CALLS[:1], dict)}, result]
@@ -56,7 +58,7 @@ def _header(tokenizer: Tokenizer, messages: list[Message], last: str) -> str:
 
 
 def reply_with_calls(tokenizer: Tokenizer, calls: Sequence[Call]) -> Iterator[str]:
-    """The text of a reply that makes calls, in each of the ways that templates may expect to be given them."""
+    """Yields the text of a reply with calls, once per form of calls in messages that templates may expect."""
     for spelled in (dict, json.dumps):
         for content in ("", None):
             reply = {"role": "assistant", "content": content, "tool_calls": _openai(calls, spelled)}
@@ -79,7 +81,7 @@ def _openai(calls: Sequence[Call], spelled: Any) -> list[dict[str, Any]]:
 
 
 def definitions(calls: Sequence[Call]) -> list[dict[str, Any]]:
-    """Tools that are called so."""
+    """Tool definitions that fit these calls."""
     return [
         {
             "type": "function",

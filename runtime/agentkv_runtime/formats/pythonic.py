@@ -16,7 +16,7 @@ _NAMES = {"true": True, "false": False, "null": None}
 
 
 def parse_calls(text: str) -> list[tuple[str, dict[str, Any]]]:
-    """Names and keyword arguments of the calls in a list, or of one call. Nothing is evaluated. Raises ValueError."""
+    """Parses names and keyword arguments of a list of calls, or of one; evaluates nothing. Raises ValueError."""
     body = PythonCalls()
     calls = [_call(event.text) for event in body.feed(text) if isinstance(event, Written)]
     if body.unfinished:
@@ -40,7 +40,7 @@ def _call(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def _value(node: ast.expr) -> Any:
-    """A literal, also one with JSON's names for True, False and None."""
+    """Value of a literal, which may use JSON's names for True, False and None. Raises ValueError."""
     match node:
         case ast.Name(id=name) if name in _NAMES:
             return _NAMES[name]

@@ -1,4 +1,4 @@
-"""Cuts a model's output into the regions of a response template, as it arrives."""
+"""Incremental splitting of a model's output into the regions of a response template."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KEPT = 1024  # characters behind the reader that patterns may look back at
 
 @dataclass(slots=True)
 class Region:
-    """A stretch of text that belongs to a field."""
+    """A span of text that belongs to a field."""
 
     entry: Field
     captures: Mapping[str, str]
@@ -27,22 +27,22 @@ class Region:
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """The whole text of the region so far."""
         return "".join(self.parts)
 
 
 class Step(NamedTuple):
-    """What happened to a region: it began (`text` is empty), went on by `text`, or ended."""
+    """An event of a region: its beginning (empty `text`), a further piece of `text`, or its end."""
 
     region: Region
     text: str = ""
     ended: bool = False
     closed: bool = False
-    """It ended as its template says: a cut-off region with an end of its own was not closed."""
+    """Whether the region ended as its template says, and was not cut off before its end marker."""
 
     @property
     def begins(self) -> bool:
-        """Is this the beginning?"""
+        """Whether the region begins with this step."""
         return not self.text and not self.ended
 
 
@@ -52,12 +52,12 @@ class _Found(NamedTuple):
     opens: bool
 
     def order(self) -> tuple[int, int, bool, str]:
-        """The first wins; of those that begin together the longest, then what opens, then by name."""
+        """Sort key: the earliest match first, then the longest, then opening ones, then by name."""
         return self.match.start(), self.match.start() - self.match.end(), not self.opens, self.entry.name
 
 
 class Regions:
-    """Reads text in any cuts. What might be the beginning of an anchor is held back until it is known."""
+    """Splits text that is fed in pieces of any size; withholds a possible beginning of an anchor until decided."""
 
     def __init__(self, template: ResponseTemplate, ends: Sequence[str] = ()) -> None:
         self._template = template
@@ -68,18 +68,18 @@ class Regions:
 
     @property
     def current(self) -> Field | None:
-        """The field that more text would belong to; None where it belongs to none."""
+        """Field that further text would belong to; None for text outside of all fields."""
         return self._region.entry if self._region else self._template.implicit
 
     def feed(self, text: str) -> Iterator[Step]:
-        """Reads more text. To be exhausted."""
+        """Reads more text. The caller must exhaust the iterator."""
         self._text += text
         yield from self._read(ended=False)
         if self._at > 2 * _KEPT:
             self._text, self._at = self._text[self._at - _KEPT :], _KEPT
 
     def finish(self) -> Iterator[Step]:
-        """Says that the text has ended."""
+        """Ends the text and yields the last steps. The caller must exhaust the iterator."""
         yield from self._read(ended=True)
         yield from self._take(len(self._text))
         if self._region:
@@ -108,7 +108,7 @@ class Regions:
                 return  # an end of no width, of nothing, would be found for ever
 
     def _search(self, ended: bool) -> tuple[_Found | None, int]:
-        """The next anchor, and how far the text is known to be before any."""
+        """The next anchor, None if none is certain yet, and the index up to which the text certainly contains none."""
         held = len(self._text)
         found: list[_Found] = []
         awaited = list(self._awaited())
@@ -141,7 +141,7 @@ class Regions:
             yield implicit, implicit.closed, False
 
     def _take(self, end: int) -> Iterator[Step]:
-        """Gives the text up to `end` to the region it belongs to."""
+        """Appends the text up to `end` to the current or the implicit region."""
         text, self._at = self._text[self._at : end], max(self._at, end)
         if not text:
             return
@@ -166,7 +166,7 @@ class Regions:
 
 
 def _nesting(entry: Field) -> Nesting | None:
-    """What follows the strings in a field's regions, where its content has any."""
+    """Tracker of string literals in a field's regions; None for content without strings."""
     if entry.content == "pythonic":
         return Nesting("\"'")
     lax = entry.content_args.get("string_delims") or entry.content_args.get("allow_non_json")

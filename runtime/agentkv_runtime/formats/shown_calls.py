@@ -1,4 +1,4 @@
-"""Text that looks like a call and was read as none."""
+"""Detection of text that looks like a call and was not parsed as one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LONGEST = 20_000  # characters that are looked through
 
 
 def shown_call(text: str) -> str | None:
-    """The tool's name in the first JSON object of a text that has a name and arguments; None where there is none."""
+    """Tool name in the first JSON object of a text that has a name and arguments; None without one."""
     text = text[:_LONGEST]
     at = text.find("{")
     while at >= 0 and '"name"' in text[at:]:

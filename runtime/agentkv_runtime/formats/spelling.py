@@ -1,4 +1,4 @@
-"""How a model spells its calls: written out, for what is made up, and as a grammar, for what it is about to write."""
+"""Spellings of calls: write given calls as text, and make the grammar of calls that a model is about to write."""
 
 from __future__ import annotations
 
@@ -20,70 +20,70 @@ _UNKNOWN = (
 )
 
 MOST_CALLS = 16
-"""Of one message, where nothing else is asked for: a model that may go on for ever does."""
+"""Default limit of calls in one message: some models never stop by themselves."""
 
 WrittenCall = tuple[str, Mapping[str, Any]]
-"""A tool's name, and the arguments."""
+"""Name of a tool, and arguments."""
 Thinking = tuple[str, str] | None
-"""What is around the reasoning, for models that reason."""
+"""Opening and closing marker of the reasoning; None for models that do not reason."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the next message may be."""
+    """Constraints on the next message."""
 
     tools: Sequence[Tool] = ()
-    """That may be called."""
+    """Tools that the message may call."""
     text: bool = True
-    """May it make no calls?"""
+    """Whether the message may be without calls."""
     output: Mapping[str, Any] | None = None
-    """The JSON schema of a message that makes none; None for free text."""
+    """JSON schema of a message without calls; None for free text."""
     most_calls: int = MOST_CALLS
-    """It may make so many."""
+    """Largest number of calls."""
     thinking: Thinking = None
-    """What is around the reasoning, for models that reason."""
+    """Markers of the reasoning; None for models that do not reason."""
     in_reasoning: bool = False
-    """Has the prompt opened the reasoning?"""
+    """Whether the prompt has opened the reasoning."""
     answers: bool = False
-    """Is an answer written as a call, too?"""
+    """Whether answers are calls, too."""
     markers: tuple[str, ...] = ()
-    """What is read as the beginning of calls."""
+    """Texts that the parser takes for the beginning of calls."""
 
 
 class Spelling(ABC):
-    """The calls of a message, and where in it they stand."""
+    """Spelling of calls, and their place in a message."""
 
     begins: str = ""
-    """Where only a whole message can be calls: the pattern of how it begins."""
+    """Pattern of the beginning of a message that is calls as a whole; empty for formats with an opener."""
     several: bool = True
-    """May a message make more than one call?"""
+    """Whether a message may make more than one call."""
     dress: str | None = None
-    """How the reader of any spelling calls this one; None where a template reads it."""
+    """Name of this spelling in `DressedCalls`; None if a response template reads it."""
 
     @property
     def opener(self) -> str:
-        """What begins the calls."""
+        """Text before the first call; empty without one."""
         return ""
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """What is read as the beginning of calls, wherever in the text it is written; first that of `opener`."""
+        """Texts that the parser takes for the beginning of calls anywhere in a message, that of `opener` first."""
         return ()
 
     @abstractmethod
     def written(self, calls: Sequence[WrittenCall]) -> str:
-        """Calls as the model writes them."""
+        """Writes calls as the model does. Raises FormatError for calls that the spelling does not allow."""
 
     @abstractmethod
     def calls(self, lark: Lark, tools: Sequence[Tool], before: str, *, most: int) -> str:
-        """After `before`, which is the end of `opener`, one call to `most` calls: an expression."""
+        """Grammar expression of 1 to `most` calls after `before`, the end of `opener` that is still to be written."""
 
     def thought(self, thinking: Thinking) -> Markers | None:
-        """What is around the reasoning, for a budget of it; None for models that do not reason."""
+        """Markers by which a budget of reasoning is counted; None for models that do not reason."""
         return Markers(*thinking) if thinking else None
 
     def write(self, content: str, calls: Sequence[WrittenCall], reasoning: str, thinking: Thinking) -> str:
-        """A message. Raises FormatError for calls that it cannot have."""
+        """Writes a message. Raises FormatError for calls that the format does not allow."""
         thought = f"{thinking[0]}\n{reasoning}\n{thinking[1]}\n\n" if reasoning and thinking else ""
         if not calls:
             return thought + content
@@ -92,7 +92,7 @@ class Spelling(ABC):
         return thought + (content + "\n" if content else "") + self.written(calls)
 
     def message(self, lark: Lark, wanted: Wanted) -> str:
-        """The message: an expression."""
+        """Grammar expression of the message."""
         controls = [*self.markers, *(wanted.thinking or ())[:1]]
         choices = []
         if wanted.tools:
@@ -108,7 +108,7 @@ class Spelling(ABC):
         return self.after_thought(lark, wanted, lark.either("body", choices))
 
     def after_thought(self, lark: Lark, wanted: Wanted, body: str) -> str:
-        """What comes behind the reasoning, and the reasoning: an expression."""
+        """Grammar expression of the reasoning followed by `body`."""
         if not wanted.thinking:
             return body
         gap = lark.rule("GAP", r"/\n{0,2}/")
@@ -119,7 +119,7 @@ class Spelling(ABC):
 
 
 class NoCalls(Spelling):
-    """Of models that make none."""
+    """Spelling of models whose calls are unknown: writing or constraining calls raises FormatError."""
 
     def written(self, calls: Sequence[WrittenCall]) -> str:  # noqa: D102
         raise FormatError(_UNKNOWN)
@@ -138,15 +138,15 @@ class Calls(Spelling):
     between: str = ""
     section: tuple[str, str] = ("", "")
     several: bool = True
-    """May there be more than one?"""
+    """Whether a message may make more than one call."""
     begins: str = ""
-    """Without an opener: the pattern of how a message begins that is calls."""
+    """Pattern of the beginning of a message that is calls as a whole, for formats without an opener."""
     marker: str = ""
-    """What is read as the beginning of calls, where that is less than all before the first."""
+    """Text that the parser takes for the beginning of calls, if that is less than `opener`."""
     also: tuple[str, ...] = ()
-    """What else is."""
+    """Further texts that the parser takes for the beginning of calls."""
     dress: str | None = None
-    """Where no template reads such calls: how the reader of any spelling calls this one, such as "json"."""
+    """Name of this spelling in `DressedCalls`, such as "json"; None if a response template reads it."""
 
     @property
     def opener(self) -> str:  # noqa: D102

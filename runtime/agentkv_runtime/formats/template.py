@@ -25,16 +25,16 @@ _FIELD_KEYS = {"open", "open_pattern", "close", "close_pattern", "content", "con
 
 @dataclass(frozen=True)
 class Anchor:
-    """Where a region begins or ends: a pattern, or texts of which any will do."""
+    """Pattern of the beginning or the end of a region; a template may give it as alternative texts."""
 
     pattern: regex.Pattern[str]
     final: bool
-    """A match that ends with the text read so far is one, whatever comes next."""
+    """Whether a match at the end of the text read so far is final, as further text cannot change it."""
     _beginnings: dict[str, bool] = field(default_factory=dict, repr=False, compare=False)
     _others: set[str] = field(default_factory=set, repr=False, compare=False)
 
     def may_begin_with(self, character: str) -> bool:
-        """May a match begin with this character? Quick, and most text has none."""
+        """Whether a match may begin with this character; a quick test that most text fails."""
         if character not in self._beginnings:
             looks_back = _LOOKS_BACK.search(self.pattern.pattern) is not None
             begins = looks_back or self.pattern.match(character, partial=True) is not None
@@ -44,11 +44,11 @@ class Anchor:
         return self._beginnings[character]
 
     def may_begin_in(self, characters: set[str]) -> bool:
-        """May a match begin with one of these?"""
+        """Whether a match may begin with one of these characters."""
         return any(map(self.may_begin_with, characters - self._others))
 
     def search(self, text: str, start: int, *, ended: bool) -> regex.Match[str] | None:
-        """The first match; while the text has not `ended`, also what may become one. Raises FormatError."""
+        """The first match, or unless the text has `ended` a partial one. Raises FormatError for a pattern too slow."""
         try:
             match = self.pattern.search(text, start, partial=not ended, timeout=self._seconds)
             if ended or match is None or match.partial or self.final or match.end() < len(text):
@@ -68,7 +68,7 @@ class Anchor:
         return None if self.final else MATCH_SECONDS  # texts take no time, watching the clock does
 
     def may_grow(self, match: regex.Match[str], text: str) -> bool:
-        """May more text than this one change a match?"""
+        """Whether further text may change a match."""
         if match.start() == match.end() and text[match.end() : match.end() + 2] in ("", "\n"):
             return True  # as `$` matches, also before a last line break
         return match.partial or (match.end() == len(text) and not self.final)
@@ -76,7 +76,7 @@ class Anchor:
 
 @dataclass(frozen=True)
 class Field:
-    """A field of the message: the regions that fill it, and what is made of their text."""
+    """A field of the message: anchors of its regions, and parser and transform of their text."""
 
     name: str
     opened: Anchor | None
@@ -92,22 +92,22 @@ class Field:
 
 @dataclass(frozen=True)
 class ResponseTemplate:
-    """A loaded template. `implicit` is the field of the text that is in no other region."""
+    """A checked response template. `implicit` is the field of text outside of all regions."""
 
     start: Anchor
     fields: Mapping[str, Field]
     implicit: Field | None
     defaults: Mapping[str, Any]
     source: Mapping[str, Any]
-    """What it was loaded from."""
+    """The JSON object that the template was loaded from."""
 
     def reply_in(self, prompt: str) -> str:
-        """What a prompt already holds of the reply: the text after its last start anchor, else all of it."""
+        """The part of a reply that is in `prompt`: the text after its last start anchor, or without one all of it."""
         end = self._begins_at(prompt)
         return prompt if end is None else prompt[end:]
 
     def begun_in(self, prompt: str) -> str:
-        """The same of a whole prompt: without a start anchor it holds nothing of the reply."""
+        """Like `reply_in`, for a whole prompt: empty if it has no start anchor."""
         end = self._begins_at(prompt)
         return "" if end is None else prompt[end:]
 
@@ -179,7 +179,7 @@ def _load_field(name: str, given: object) -> Field:
 
 
 def _load_anchor(what: str, given: Mapping[str, Any], key: str) -> Anchor | None:
-    """The anchor under `key` (texts) or `key` + "_pattern"."""
+    """Loads the anchor under `key` (texts) or `key` + "_pattern"; None without one. Raises FormatError."""
     texts = given.get(key)
     if key in given and f"{key}_pattern" in given:
         raise FormatError(f"{what} has both {key} and {key}_pattern")

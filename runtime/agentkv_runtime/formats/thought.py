@@ -1,4 +1,4 @@
-"""Where in a message the reasoning is, as its tokens arrive: what a budget of reasoning is counted by."""
+"""Locating the reasoning in a message while its tokens arrive, for budgets of reasoning."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ __all__ = ["Markers", "Place", "Stage"]
 
 
 class Stage(Enum):
-    """How far a message is."""
+    """Stage of a message with respect to its reasoning."""
 
     BEFORE = "before"
-    """A thought may open: nothing was written yet."""
+    """Nothing is written yet; a thought may open."""
     INSIDE = "inside"
-    """In a thought."""
+    """A thought is open."""
     BEHIND = "behind"
-    """A thought was closed, and no word of the answer is there yet."""
+    """A thought was closed, and the answer has not begun."""
     ANSWER = "answer"
-    """No thought opens any more."""
+    """The answer has begun; no further thought can open."""
 
 
 class Place(NamedTuple):
-    """Where a message is after some of its bytes."""
+    """Position of a message with respect to its reasoning, after some of its bytes."""
 
     stage: Stage = Stage.BEFORE
     tail: bytes = b""
-    """What may be the beginning of a marker."""
+    """Last bytes, if they may be the beginning of a marker."""
 
 
 @dataclass(frozen=True)
 class Markers:
-    """What is around the reasoning of a message, which comes before its answer."""
+    """Markers around the reasoning of a message, which precedes the answer."""
 
     opened: str
     closed: str
     before: str = ""
-    """What may stand before a further thought, but for white space."""
+    """Text that may precede a further thought, beside white space."""
     optional: bool = True
-    """Can an empty thought be written where there is to be none? Otherwise it is left out."""
+    """Whether a message without reasoning may begin with an empty thought; otherwise it has none."""
 
     def read(self, place: Place, piece: bytes) -> Place:
-        """Where the message is after another piece of it."""
+        """The place after a further piece of the message."""
         stage, text = place.stage, place.tail + piece
         while True:
             if stage is Stage.ANSWER:
@@ -65,11 +65,11 @@ class Markers:
                 stage = Stage.ANSWER
 
     def begun(self, text: str) -> Place:
-        """Where a message is that a prompt has begun with this text."""
+        """The place of a message whose beginning, written by the prompt, is this text."""
         return self.read(Place(), text.encode())
 
     def size(self, place: Place, pieces: Iterable[bytes]) -> int:
-        """How many pieces that follow are a thought, markers included: all where it does not end, 0 without one."""
+        """Number of the following pieces that are a thought, markers included: all if it is open, 0 without one."""
         count = 0
         for count, piece in enumerate(pieces, 1):
             for byte in piece:
@@ -81,14 +81,14 @@ class Markers:
         return count if place.stage is Stage.INSIDE else 0
 
     def rest_of_closed(self, place: Place) -> str:
-        """What is left of the closing marker in a thought that ends with its beginning; all of it elsewhere."""
+        """The closing marker without its beginning `place.tail`; the whole marker if the rest is not UTF-8."""
         try:
             return self._closed[len(place.tail) :].decode()
         except UnicodeDecodeError:  # the beginning is a part of a character
             return self.closed
 
     def reopens(self, place: Place, piece: bytes) -> bool:
-        """Would this piece open a thought, or close one that there is not?"""
+        """Whether this piece would open a thought, or close one that is not open."""
         text = (place.tail + piece).lstrip()
         return text.startswith((*self._openings, self._closed))
 
@@ -103,6 +103,6 @@ class Markers:
 
 
 def _shared(text: bytes, marker: bytes) -> int:
-    """So many bytes at the end of the text are the beginning of the marker."""
+    """Number of bytes at the end of the text that are the beginning of the marker."""
     sizes = range(min(len(text), len(marker) - 1), 0, -1)
     return next((size for size in sizes if text.endswith(marker[:size])), 0)

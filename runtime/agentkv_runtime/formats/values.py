@@ -11,7 +11,7 @@ _DEEPEST = 48  # levels of arguments: messages hold somewhat more, and have some
 
 
 def check_value(value: object, depth: int = 0) -> None:
-    """Raises ValueError for what no message can hold, and no template can spell."""
+    """Raises ValueError for a value that messages cannot contain or templates cannot write."""
     match value:
         case str():
             _check_text(value)

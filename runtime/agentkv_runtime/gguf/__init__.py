@@ -1,1 +1,1 @@
-"""GGUF files: what they say, their tokenizers, and their weights by transformers' names. Needs no torch."""
+"""GGUF files: metadata, tokenizers, and weights under transformers' names. Needs no torch."""

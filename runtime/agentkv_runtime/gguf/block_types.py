@@ -1,4 +1,4 @@
-"""The types that a GGUF file stores numbers in: how many make a block, and its bytes."""
+"""GGUF's types of numbers, with the size of their blocks."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class BlockType(NamedTuple):
 
     name: str
     numbers: int
-    """How many numbers are in a block; the rows of a tensor are whole blocks."""
+    """Numbers in a block; rows of a tensor are whole blocks."""
     bytes: int
-    """The size of a block."""
+    """Bytes of a block."""
 
 
 F32, F16, BF16 = 0, 1, 30
@@ -55,4 +55,4 @@ TYPES: dict[int, BlockType] = {
     40: BlockType("NVFP4", 64, 36),
     41: BlockType("Q1_0", 128, 18),
 }
-"""By the id that GGUF has for it."""
+"""Block types by GGUF's id."""

@@ -1,4 +1,4 @@
-"""What a GGUF file says about its model, as files of a Hugging Face folder. Needs neither torch nor transformers."""
+"""Writes a GGUF file's metadata as the files of a Hugging Face folder. Needs neither torch nor transformers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from agentkv_runtime.added_tokens import AddedTokens
-from agentkv_runtime.chat_templates import DEFAULT, write_templates
-from agentkv_runtime.ends_of_turn import usual_ends
 from agentkv_runtime.errors import ExportError, GGUFError, TokenizerError
 from agentkv_runtime.gguf.architectures import Description, describe
 from agentkv_runtime.gguf.file import open_file
 from agentkv_runtime.gguf.tokenizer import write_tokenizer
+from agentkv_runtime.text.added_tokens import AddedTokens
+from agentkv_runtime.text.chat_templates import DEFAULT, write_templates
+from agentkv_runtime.text.ends_of_turn import usual_ends
 
 __all__ = ["write_description"]
 
@@ -23,10 +23,9 @@ _TEMPLATE = "tokenizer.chat_template"  # the usual one; others are called by thi
 
 
 def write_description(path: Path, folder: Path) -> tuple[Description, Tokenizer]:
-    """Writes config, tokenizer, chat templates and generation config to a folder; returns what the config is from, and
-    the tokenizer.
+    """Writes config, tokenizer, chat templates and generation config to `folder`; returns description and tokenizer.
 
-    Raises ExportError for a file that cannot be read so.
+    Raises ExportError for a file that cannot be described.
     """
     try:
         file = open_file(path)
@@ -52,7 +51,7 @@ def _templates(path: Path, metadata: dict[str, Any]) -> dict[str, str]:
 
 
 def _write_ends(metadata: dict[str, Any], added: dict[str, int], folder: Path) -> None:
-    """Writes what ends a generation: what the file says, and what ends a turn wherever it is a token of its own."""
+    """Writes the ids that end a generation: those the file names, and known end-of-turn tokens of the vocabulary."""
     stated = [metadata[key] for end in _ENDS if (key := f"tokenizer.ggml.{end}_token_id") in metadata]
     ends = dict.fromkeys([*stated, *usual_ends(added)])
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": list(ends)}) + "\n", encoding="utf-8")

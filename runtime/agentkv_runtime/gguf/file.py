@@ -27,32 +27,32 @@ _ALIGNMENT = 32  # where a file names none
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor as the file has it."""
+    """A tensor in its blocks, as stored in the file."""
 
     name: str
     type: int
-    """The id that GGUF has for the type of its blocks; see `block_types`."""
+    """GGUF's id of the block type; see `block_types`."""
     shape: tuple[int, ...]
-    """Of its numbers, outermost first."""
+    """Shape in numbers, outermost dimension first."""
     data: npt.NDArray[np.uint8]
-    """Its bytes, `[..., row_bytes]` where `shape` is `[..., inputs]`: a read-only view of the mapped file."""
+    """Bytes `[..., row_bytes]` for a shape of `[..., inputs]`: a read-only view of the mapped file."""
 
 
 @dataclass(frozen=True)
 class GGUFFile:
-    """A whole model."""
+    """A model: metadata and tensors of a file and all its parts."""
 
     path: Path
     parts: tuple[Path, ...]
-    """All files that it is in, in order."""
+    """Paths of all parts, in order."""
     metadata: dict[str, Any]
     tensors: dict[str, Tensor]
 
 
 def open_file(path: Path) -> GGUFFile:
-    """A file with all its parts, wherever it lies beside them. No tensor is read.
+    """Opens a file, and if it is one of several parts, all of them. Reads no tensor.
 
-    Raises GGUFError for what is cut, damaged or missing.
+    Raises GGUFError for a part that is truncated, damaged or missing.
     """
     opened = _open_part(path)
     count = _whole_number(path, opened.metadata, "split.count", 1)
@@ -104,7 +104,7 @@ def _open_part(path: Path) -> GGUFFile:
 
 @dataclass(frozen=True)
 class _Entry:
-    """What a file says of a tensor."""
+    """A tensor's entry in the header of a file."""
 
     name: str
     shape: tuple[int, ...]
@@ -121,7 +121,7 @@ class _Entry:
         return math.prod(self.shape[:-1]) * self.row_bytes
 
     def check_place(self, cursor: Cursor, begin: int, alignment: int) -> None:
-        """Raises GGUFError for one that does not lie within the file as it must."""
+        """Raises GGUFError unless the tensor is aligned and lies within the file."""
         cursor.place = self.name
         left = max(len(cursor.data) - begin, 0)
         if self.offset % alignment:

@@ -1,4 +1,4 @@
-"""What a GGUF file says of its architecture, each value checked, and each key that was read remembered."""
+"""Checked access to a GGUF file's keys about its architecture, which records the keys that were read."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _HARMLESS = {
     "attention.layer_norm_epsilon",
     "attention.layer_norm_rms_epsilon",
 }
-"""What changes no number, or what says how a file was made."""
+"""Keys that do not change what the model computes."""
 
 
 _MOST = 1 << 30
-"""Sums of two such numbers are still C's int."""
+"""Largest whole number; the sum of two still fits C's int."""
 
 
 class Keys:
-    """The keys below the architecture's name. Everything here raises GGUFError for a value of the wrong kind."""
+    """The keys below the architecture's name. Methods raise GGUFError for a value of the wrong type or range."""
 
     def __init__(self, file: GGUFFile) -> None:
         self.file = file
@@ -36,12 +36,12 @@ class Keys:
         self._read: set[str] = set()
 
     def value(self, key: str, default: Any = None) -> Any:
-        """What the file says, whatever it is."""
+        """The raw value of a key, unchecked; `default` if it is missing."""
         self._read.add(key)
         return self.file.metadata.get(f"{self.architecture}.{key}", default)
 
     def whole(self, key: str, default: int | None = None) -> int:
-        """A whole number from 0 to 2^30. A list of numbers that are all the same counts as that number."""
+        """A whole number from 0 to 2^30. A list of equal numbers counts as that number."""
         value = self.value(key, default)
         if value is None:
             raise GGUFError(f"{self.file.path}: has no {self.architecture}.{key}. Convert the model again")
@@ -63,14 +63,14 @@ class Keys:
         return float(value)
 
     def base(self, key: str, default: float) -> float:
-        """What the frequencies of rotations are powers of: a number above 1."""
+        """The base of the frequencies of rotary positions: a number above 1."""
         value = self.number(key, default)
         if value <= 1:
             self._wrong(key, value, "above 1")
         return value
 
     def numbers(self, key: str, count: int) -> list[float]:
-        """A number for each of `count`, or one for all."""
+        """`count` numbers; the file may have one for all."""
         value = self.value(key)
         values = value if isinstance(value, list) else [value] * count
         if len(values) != count or any(isinstance(v, bool) or not isinstance(v, int | float) for v in values):
@@ -78,18 +78,18 @@ class Keys:
         return [float(each) for each in values]
 
     def flag(self, key: str, default: bool) -> bool:
-        """True or false."""
+        """A boolean."""
         value = self.value(key, default)
         if not isinstance(value, bool):
             self._wrong(key, value, "true or false")
         return value
 
     def has(self, tensor: str) -> bool:
-        """Does the file have a tensor?"""
+        """Whether the file has a tensor of this name."""
         return tensor in self.file.tensors
 
     def check_all_read(self) -> None:
-        """Raises UnsupportedModelError for a key that says something and was not read: it might change numbers."""
+        """Raises UnsupportedModelError for a key that was not read and might change what the model computes."""
         prefix = f"{self.architecture}."
         for key, value in self.file.metadata.items():
             name = key.removeprefix(prefix)
@@ -97,7 +97,7 @@ class Keys:
                 self.unsupported(f"{key} is {value!r:.40}, which is not known of this architecture")
 
     def unsupported(self, why: str) -> NoReturn:
-        """Raises UnsupportedModelError."""
+        """Raises UnsupportedModelError with the file's path and `why`."""
         raise UnsupportedModelError(
             f"{self.file.path}: GGUF files of {self.architecture} are not read where {why}. Export the Hugging Face "
             "folder that it was made from"

@@ -22,12 +22,12 @@ _U32, _U64 = Struct("<I"), Struct("<Q")
 
 
 def read_metadata(path: Path) -> dict[str, Any]:
-    """Keys and values: numbers, bools, strings, and lists of one of those. Raises GGUFError."""
+    """Reads keys and values: numbers, bools, strings, and lists of one of these. Raises GGUFError."""
     return read_pairs(Cursor(path, map_file(path)))[0]
 
 
 def map_file(path: Path) -> mmap.mmap | bytes:
-    """The bytes of a file, read-only, each page read when it is looked at. Raises GGUFError."""
+    """Maps a file read-only. Raises GGUFError."""
     try:
         with path.open("rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -38,7 +38,7 @@ def map_file(path: Path) -> mmap.mmap | bytes:
 
 
 def read_pairs(cursor: Cursor) -> tuple[dict[str, Any], int]:
-    """The key/value pairs of a file and how many tensors it lists; the cursor then stands before those."""
+    """Reads the key/value pairs and the number of tensors; leaves the cursor before the list of tensors."""
     _check_header(cursor)
     tensors, pairs = cursor.u64(), cursor.u64()
     metadata: dict[str, Any] = {}
@@ -52,43 +52,43 @@ def read_pairs(cursor: Cursor) -> tuple[dict[str, Any], int]:
 
 
 class Cursor:
-    """Reads a file's bytes from its beginning on. Everything here raises GGUFError for what is not there."""
+    """Reader of a file's bytes from the start. Methods raise GGUFError beyond the end."""
 
     def __init__(self, path: Path, data: mmap.mmap | bytes) -> None:
         self.path = path
         self.data = data
         self.at = 0
-        """The byte that is read next."""
+        """Offset of the next byte."""
         self.place = "its header"
-        """What is being read, for messages."""
+        """Name of the part that is being read, for messages."""
 
     def take(self, count: int) -> bytes:
-        """The next bytes."""
+        """Reads `count` bytes."""
         begin = self._advance(count)
         return self.data[begin : self.at]
 
     def u32(self) -> int:
-        """The next number of 4 bytes."""
+        """Reads a uint32."""
         number: int = _U32.unpack_from(self.data, self._advance(4))[0]
         return number
 
     def u64(self) -> int:
-        """The next number of 8 bytes."""
+        """Reads a uint64."""
         number: int = _U64.unpack_from(self.data, self._advance(8))[0]
         return number
 
     def numbers(self, kind: str, count: int) -> tuple[Any, ...]:
-        """The next numbers of a kind, as `struct` calls it."""
+        """Reads `count` numbers of a type of `struct`."""
         size = Struct(f"<{kind}").size
         begin = self._advance(count * size)  # before anything as large is made
         return Struct(f"<{count}{kind}").unpack_from(self.data, begin)
 
     def string(self) -> str:
-        """The next string."""
+        """Reads a string."""
         return self._decoded(self.take(self.u64()))
 
     def name(self) -> str:
-        """The next string, which names what is read from here on: short, and without control characters."""
+        """Reads a short, printable string and makes it `place`, the name of the part that follows."""
         name = self.string()
         if len(name) > _NAME or not name.isprintable():
             raise self.damaged(f"has a name that is none ({name[:20]!r})")
@@ -96,7 +96,7 @@ class Cursor:
         return name
 
     def strings(self, count: int) -> list[str]:
-        """The next strings: a vocabulary has 100,000 and more, so this loop calls nothing of ours."""
+        """Reads `count` strings, without other methods, as a vocabulary has over 100,000."""
         data, at, end, length_at = self.data, self.at, len(self.data), _U64.unpack_from
         raw: list[bytes] = []
         if count > (end - at) // 8:  # each has its length before it
@@ -114,7 +114,7 @@ class Cursor:
             return [self._decoded(text) for text in raw]
 
     def _advance(self, count: int) -> int:
-        """Goes on by that many bytes; returns where they begin."""
+        """Skips `count` bytes; returns the offset at which they begin."""
         begin, left = self.at, len(self.data) - self.at
         if count > left:
             raise self.damaged(f"needs {count} more bytes, and {left} are left")
@@ -128,7 +128,7 @@ class Cursor:
             raise self.damaged(f"holds a string that is no UTF-8 ({text[:20]!r})") from error
 
     def damaged(self, why: str) -> GGUFError:
-        """The error for what is being read."""
+        """A GGUFError about `place`, the part that is being read."""
         return _unreadable(self.path, f"cut or damaged: {self.place} {why}. Download it again")
 
 

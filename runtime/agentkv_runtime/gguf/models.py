@@ -1,4 +1,4 @@
-"""Tokenizers without their control tokens, by `tokenizer.ggml.model`."""
+"""Tokenizers by `tokenizer.ggml.model`, without control tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MERGED = (TokenType.NORMAL, TokenType.USER_DEFINED)
 
 
 def sentencepiece(vocabulary: Vocabulary, _: PreTokenizer) -> Tokenizer:
-    """SentencePiece's BPE: neighbours become the token of the highest score that they spell, the leftmost first."""
+    """SentencePiece's BPE, which merges the neighbours whose token has the highest score, the leftmost first."""
     model = models.BPE(
         vocab=vocabulary.ids,
         merges=list(_scored_merges(vocabulary)),
@@ -54,11 +54,11 @@ MODELS: dict[str, Callable[[Vocabulary, PreTokenizer], Tokenizer]] = {
     "gpt2": bpe,
     "gemma4": bpe,
 }
-"""Makes a tokenizer of a vocabulary; by what the file calls it."""
+"""Functions that make a tokenizer of a vocabulary, by `tokenizer.ggml.model`."""
 
 
 def _spaced(tokenizer: Tokenizer, prefixed: bool) -> Tokenizer:
-    """With spaces as U+2581, and bytes for characters that no token has. `prefixed`: a text begins with a space."""
+    """Adds U+2581 for spaces and byte fallback to a tokenizer; with `prefixed`, also a space in front of texts."""
     visible = normalizers.Replace(" ", _SPACE)
     steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), visible]) if prefixed else visible
@@ -67,7 +67,7 @@ def _spaced(tokenizer: Tokenizer, prefixed: bool) -> Tokenizer:
 
 
 def _scored_merges(vocabulary: Vocabulary) -> Iterator[tuple[str, str]]:
-    """Every pair of tokens that spells a third, those with the highest score first."""
+    """Yields every pair of tokens that spells a third, in the order of the third's score, highest first."""
     mergeable = {
         token: score
         for token, kind, score in zip(vocabulary.tokens, vocabulary.types, vocabulary.scores, strict=True)

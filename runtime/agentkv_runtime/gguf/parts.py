@@ -1,4 +1,4 @@
-"""How the files are called that a model in parts is in: NAME-00001-of-00003.gguf and so on."""
+"""Names of the files of a model in several parts: NAME-00001-of-00003.gguf and so on."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _PART = re.compile(r"(?P<stem>.+)-(?P<part>\d{5})-of-(?P<parts>\d{5})(?P<end>\.g
 
 
 def part_paths(path: Path) -> list[Path]:
-    """All parts of the model that a file is one of, by its name, in order; the file alone where it is called otherwise.
+    """Paths of all parts of a file's model, in order, by the file's name; the file alone if its name is not a part's.
 
-    Whether they are there is not looked at.
+    Does not check that they exist.
     """
     name = _PART.fullmatch(path.name)
     if name is None or int(name["part"]) not in range(1, int(name["parts"]) + 1):
@@ -23,6 +23,6 @@ def part_paths(path: Path) -> list[Path]:
 
 
 def parts_pattern(file: str) -> str:
-    """A pattern that all parts match, of one of their names; any other name is its own."""
+    """A glob pattern that matches all parts of a part's name; other names unchanged."""
     name = _PART.fullmatch(file)
     return file if name is None else f"{name['stem']}-?????-of-{name['parts']}{name['end']}"

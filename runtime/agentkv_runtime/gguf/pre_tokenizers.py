@@ -1,7 +1,9 @@
-r"""How texts are cut before merging, by `tokenizer.ggml.pre`: a name that llama.cpp's converter gives to the tokenizer
-of a model. The expressions are those of the models' own `tokenizer.json`, in the syntax of the library tokenizers.
+r"""Pre-tokenizers by the value of `tokenizer.ggml.pre`, the name that llama.cpp's converter gives a model's tokenizer.
 
-Each expression of a family cuts what the ones before it left, into matches and what lies between them.
+A pre-tokenizer cuts texts before merging. The expressions are those of the models' own `tokenizer.json`, in the syntax
+of the library tokenizers.
+
+Each expression of a family cuts the pieces that the ones before it made, into matches and the text between them.
 """
 
 from __future__ import annotations
@@ -13,17 +15,17 @@ __all__ = ["PRE_TOKENIZERS", "PreTokenizer"]
 
 @dataclass(frozen=True, slots=True)
 class PreTokenizer:
-    """What a name stands for."""
+    """Expressions and settings of one pre-tokenizer."""
 
     cuts: tuple[str, ...]
     ignore_merges: bool = False
-    """Is a piece that the vocabulary holds one token, whatever merges say?"""
+    """Whether a piece that is in the vocabulary is one token, even if merges would give another result."""
     bos: bool = False
-    """Does a text begin with BOS where the file does not say?"""
+    """Whether texts begin with BOS if the file does not say."""
     nfc: bool = False
-    """Is a text brought into normal form C first?"""
+    """Whether texts are brought into Unicode's normal form C first."""
     byte_level: bool = True
-    """Are tokens spelled in byte-level BPE's alphabet? Otherwise in characters, with U+2581 for spaces."""
+    """Whether tokens use the alphabet of byte-level BPE; otherwise they are characters, with U+2581 for spaces."""
 
 
 def _any(*expressions: str) -> str:
@@ -150,4 +152,4 @@ PRE_TOKENIZERS = {
     **_named("gemma4 granite-embed-multi-311m", _LINE_BY_LINE, bos=True, byte_level=False),
     **_named("sarvam-moe", _LINE_BY_LINE, byte_level=False),
 }
-"""Those that llama.cpp knows, but for `whitespace`, whose models are no causal ones."""
+"""The names that llama.cpp knows, without `whitespace`, whose models are not causal."""

@@ -1,7 +1,7 @@
 """The rotary positions of a GGUF file, as the `rope_parameters` of transformers.
 
-Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. A file that has a factor and no type of scaling is read
-as llama.cpp reads it: linear.
+Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. A factor without a type of scaling means linear
+scaling, as in llama.cpp.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from agentkv_runtime.gguf.weights import Floats, numbers_of
 __all__ = ["OF_ROPE", "rope_parameters"]
 
 OF_ROPE = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
-"""Tensors that are no weights."""
+"""Tensors of factors of rotary positions, which are no weights."""
 
 _FACTORS = ("rope.scaling.factor", "rope.scale_linear")
-"""Of which the first that is there counts. The second is the older spelling."""
+"""Keys of the scaling factor, the older name second; the first that the file has counts."""
 _LOW, _HIGH, _ORIGINAL = 1.0, 4.0, 8192
-"""Of Llama 3: turns within the original context up to which frequencies are slow, and from which they are fast."""
+"""Llama 3's constants: turns within the original context up to which frequencies are slow, from which they are fast,
+and positions of that context."""
 _THETA = 10000.0
 _LEAST = 1e-6  # of factors: positions divided by less are no floats any more
 
 
 def rope_parameters(keys: Keys, head_dim: int, partial: bool = False) -> dict[str, Any]:
-    """How a file turns queries and keys of `head_dim`; `partial`: a part of each, where the file says so.
+    """Transformers' `rope_parameters` for heads of `head_dim`; with `partial` the file may rotate a part of each.
 
-    Raises UnsupportedModelError for what transformers does not compute, GGUFError for numbers that are none.
+    Raises UnsupportedModelError for positions that transformers does not compute, GGUFError for invalid numbers.
     """
     rules = {"rope_theta": keys.base("rope.freq_base", _THETA), **_scaling(keys, _turned(keys, head_dim, partial))}
     turned = _turned(keys, head_dim, partial)
@@ -74,7 +75,7 @@ def _check_plain(keys: Keys, magnitude: float) -> None:
 
 
 def _factor(keys: Keys) -> float:
-    """What positions are divided by; 1 where nothing is scaled."""
+    """The factor that positions are divided by; 1 without scaling. Raises GGUFError for an invalid one."""
     factor = next((value for key in _FACTORS if (value := keys.value(key)) is not None), 1)
     if (
         isinstance(factor, bool)
@@ -107,7 +108,7 @@ def _yarn(keys: Keys, factor: float, magnitude: float) -> dict[str, Any]:
 
 
 def _original(keys: Keys, default: int | None = None) -> int:
-    """Positions that a model was trained on before its rotations were stretched."""
+    """Number of positions of the context before scaling. Raises GGUFError for fewer than 2."""
     original = keys.whole("rope.scaling.original_context_length", default)
     if original < 2:
         raise GGUFError(
@@ -118,12 +119,12 @@ def _original(keys: Keys, default: int | None = None) -> int:
 
 
 def _length(factor: float, multiplier: float) -> float:
-    """What yarn scales rotations by."""
+    """Yarn's factor on the length of rotated vectors."""
     return 0.1 * multiplier * math.log(factor) + 1 if factor > 1 else 1.0
 
 
 def _llama3(keys: Keys, turned: int) -> dict[str, Any]:
-    """Llama 3.1 and later: files hold what frequencies are divided by, and configs the rule that it comes from."""
+    """Rules of Llama 3.1 and later. Files have a divisor per frequency, configs the rule behind the divisors."""
     factors = _factors(keys, "rope_freqs.weight", turned)
     if np.all(factors == 1):
         return {"rope_type": "default"}
@@ -140,14 +141,14 @@ def _llama3(keys: Keys, turned: int) -> dict[str, Any]:
 
 
 def _llama3_factors(theta: float, turned: int, factor: float) -> Floats:
-    """Slow frequencies are divided by the factor, fast ones are kept, those between by something between."""
+    """Divisor of each frequency: the factor for slow ones, 1 for fast ones, interpolated between."""
     frequencies = theta ** -(np.arange(0, turned, 2) / turned)
     kept = np.clip((_ORIGINAL * frequencies / (2 * math.pi) - _LOW) / (_HIGH - _LOW), 0, 1)
     return np.asarray(1 / ((1 - kept) / factor + kept), np.float32)
 
 
 def _longrope(keys: Keys, turned: int, magnitude: float) -> dict[str, Any]:
-    """Phi's: factors for texts within the original context, and others for longer ones."""
+    """Rules of Phi: factors for texts within the original context, and others for longer texts."""
     long, short = (_factors(keys, f"rope_factors_{length}.weight", turned) for length in ("long", "short"))
     original = _original(keys)
     rules = {

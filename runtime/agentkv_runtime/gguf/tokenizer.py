@@ -1,4 +1,4 @@
-"""The tokenizer of a GGUF file, as the files of a Hugging Face folder."""
+"""Conversion of a GGUF file's tokenizer into the files of a Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def write_tokenizer(metadata: Mapping[str, Any], folder: Path) -> Tokenizer:
 
 
 def make_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
-    """The id of every token is its place in `tokenizer.ggml.tokens`. Raises TokenizerError."""
+    """Makes the tokenizer, in which ids are indices into `tokenizer.ggml.tokens`. Raises TokenizerError."""
     model = metadata.get("tokenizer.ggml.model")
     if not isinstance(model, str) or model not in MODELS:
         raise TokenizerError(
@@ -51,7 +51,7 @@ def make_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
 
 
 def tokenizer_config(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """The tokens that the file names. Raises TokenizerError."""
+    """The named tokens of the file, under their keys in tokenizer_config.json. Raises TokenizerError."""
     vocabulary = Vocabulary(metadata)
     ids = {token: vocabulary.id(name) for token, name in _CONFIG.items()}
     return {token: vocabulary.tokens[i] for token, i in ids.items() if i is not None}
@@ -77,7 +77,7 @@ def _pre_tokenizer(metadata: Mapping[str, Any]) -> PreTokenizer:
 
 
 def _added_tokens(vocabulary: Vocabulary) -> dict[int, AddedToken]:
-    """Those that are taken out of a text before it is cut; those that begin and end turns in any case."""
+    """Tokens by id that are found in a text before it is cut: control and user-defined ones, and the ends of turns."""
     turns = {vocabulary.id(name) for name in _TURNS}
     return {
         i: AddedToken(token, special=kind != TokenType.USER_DEFINED, normalized=False)
@@ -87,7 +87,7 @@ def _added_tokens(vocabulary: Vocabulary) -> dict[int, AddedToken]:
 
 
 def _add_bos(tokenizer: Tokenizer, vocabulary: Vocabulary, pre: PreTokenizer) -> None:
-    """Has texts begin with BOS, where the file says so, or where it says nothing and its family does."""
+    """Makes texts begin with BOS, if the file says so, or if it says nothing and its pre-tokenizer does."""
     asked, bos = vocabulary.flag("add_bos_token"), vocabulary.id("bos")
     if asked and bos is None:
         raise TokenizerError(
@@ -100,7 +100,7 @@ def _add_bos(tokenizer: Tokenizer, vocabulary: Vocabulary, pre: PreTokenizer) ->
 
 
 def _check(tokenizer: Tokenizer, vocabulary: Vocabulary, added: Mapping[int, AddedToken]) -> None:
-    """Raises TokenizerError where an id is not that of what the file says that it spells."""
+    """Raises TokenizerError if a token does not have the id that the file gives it."""
     texts = [token.content for token in added.values()]
     found = [encoding.ids for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)]
     wrong = [i for i, ids in zip(added, found, strict=True) if ids != [i]]

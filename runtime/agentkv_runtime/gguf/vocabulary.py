@@ -1,4 +1,4 @@
-"""The vocabulary of a GGUF file: its keys under `tokenizer.ggml`, checked before anything is made of them."""
+"""The vocabulary of a GGUF file: checked access to its keys under `tokenizer.ggml`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _AGAIN = "Convert the model again, or download another file of it"
 
 
 class TokenType(IntEnum):
-    """The values of `tokenizer.ggml.token_type`."""
+    """Values of `tokenizer.ggml.token_type`."""
 
     UNDEFINED = 0
     NORMAL = 1
@@ -29,12 +29,12 @@ class TokenType(IntEnum):
 
 
 class Vocabulary:
-    """Tokens with their types, and what merges them. Everything here raises TokenizerError."""
+    """Tokens with their types, scores and merges. Methods raise TokenizerError for missing or wrong keys."""
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         self._metadata = metadata
         self.tokens = [token or f"[EMPTY_{i}]" for i, token in enumerate(self._list("tokens", str))]
-        """What each id spells; those without a spelling are named as llama.cpp names them."""
+        """Text of each id; empty ones get a name as in llama.cpp."""
         self.ids = {token: i for i, token in enumerate(self.tokens)}
         if len(self.ids) < len(self.tokens):
             again = next(i for i, token in enumerate(self.tokens) if self.ids[token] != i)
@@ -43,7 +43,7 @@ class Vocabulary:
 
     @cached_property
     def types(self) -> list[TokenType]:
-        """The type of each token."""
+        """Type of each token."""
         kinds = self._each("token_type", int)
         known = {int(kind): kind for kind in TokenType}
         wrong = next((i for i, kind in enumerate(kinds) if kind not in known), None)
@@ -55,14 +55,14 @@ class Vocabulary:
         return [known[kind] for kind in kinds]
 
     def flag(self, name: str) -> bool | None:
-        """A setting that is true or false; None where the file does not have it."""
+        """A boolean setting; None if the file lacks it."""
         value = self._metadata.get(f"tokenizer.ggml.{name}")
         if value is not None and not isinstance(value, bool):
             raise TokenizerError(f"tokenizer.ggml.{name} is {value!r:.40}, and must be true or false. {_AGAIN}")
         return value
 
     def id(self, name: str) -> int | None:
-        """One of the ids that the file names, such as `bos`; None where it does not."""
+        """A named id, such as `bos`, or SentencePiece's default for it; None without either."""
         default = _SENTENCEPIECE_IDS.get(name) if self._metadata.get("tokenizer.ggml.model") == "llama" else None
         key, size = f"tokenizer.ggml.{name}_token_id", len(self.tokens)
         value = self._metadata.get(key, default)
@@ -74,12 +74,12 @@ class Vocabulary:
 
     @cached_property
     def scores(self) -> Sequence[float]:
-        """A score for each token."""
+        """Score of each token."""
         return self._each("scores", float, int)
 
     @cached_property
     def merges(self) -> list[tuple[str, str]]:
-        """Pairs of tokens that become one, the earliest first."""
+        """Pairs of tokens that merge into one, the earliest first."""
         ids = self.ids
         pairs: dict[tuple[str, str], None] = {}
         for i, merge in enumerate(self._list("merges", str)):
@@ -104,7 +104,7 @@ class Vocabulary:
         return values
 
     def _each(self, name: str, *kinds: type[_T]) -> list[_T]:
-        """A list with one value for each token."""
+        """A list with one value per token."""
         values = self._list(name, *kinds)
         if len(values) != len(self.tokens):
             raise TokenizerError(

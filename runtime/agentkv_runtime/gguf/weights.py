@@ -1,4 +1,4 @@
-"""The weights of a GGUF file under the names of transformers' parameters, as blocks or as numbers."""
+"""Weights of a GGUF file under transformers' names, as blocks or as floats."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _T = TypeVar("_T", np.uint8, np.float32)
 
 
 class Rows(Protocol):
-    """Rows `[O, row_bytes]`, an array or what is made of something as it is taken."""
+    """Rows `[O, row_bytes]`: an array, or an object that makes slices of rows on demand."""
 
     def __len__(self) -> int: ...
 
@@ -30,41 +30,41 @@ class Rows(Protocol):
 
 @dataclass(frozen=True)
 class RowBlocks:
-    """The rows of a matrix, or of an expert's each, in the file's own blocks."""
+    """The rows of a matrix, or of a stack of experts' matrices, in the file's own blocks."""
 
     type: int
-    """The id that GGUF has for the type of the blocks."""
+    """GGUF's id of the block type."""
     shape: tuple[int, ...]
-    """`[O, I]`, or of experts `[E, O, I]`: outputs are rows, also where transformers keeps the parameter `[I, O]`."""
+    """`[O, I]`, for experts `[E, O, I]`: rows are outputs even if transformers' parameter is `[I, O]`."""
     rows: Callable[[], Rows]
-    """Brings them, `[O, row_bytes]` or `[E, O, row_bytes]`, in the order of the parameter's outputs."""
+    """Returns the rows, `[O, row_bytes]` or `[E, O, row_bytes]`, in the order of the parameter's outputs."""
 
     @property
     def row_bytes(self) -> int:
-        """The size of a row."""
+        """Bytes of one row."""
         _, numbers, size = TYPES[self.type]
         return self.shape[-1] // numbers * size
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """What a parameter of transformers is made of."""
+    """Tensors of the file, and the steps that turn them into a parameter of transformers."""
 
     parts: tuple[Tensor, ...]
-    """Joined by their rows; experts each by theirs."""
+    """Tensors whose rows are concatenated, of stacked experts each expert's rows."""
     axis: int = -2
-    """Which one has the rows: the last of vectors and biases, the last but one of matrices."""
+    """Axis of the rows: -1 for vectors and biases, -2 for matrices."""
     order: Order | None = None
-    """Which of the joined rows is each of the parameter's; None where they are as they come."""
+    """Index among the concatenated rows of each row of the parameter; None for the same order."""
     added: float = 0.0
-    """To each number of the file."""
+    """Term that is added to each number of the file."""
     transposed: bool = False
-    """Does transformers keep it `[I, O]`?"""
+    """Whether transformers' parameter is `[I, O]`."""
     shape: tuple[int, ...] | None = None
-    """Of transformers' parameter, where the file has another of as many numbers."""
+    """Shape of transformers' parameter, if the file has another one of equal size."""
 
     def blocks(self) -> RowBlocks | None:
-        """None for what is no matrix, or of several types."""
+        """The parameter in the file's blocks; None for vectors, changed values, and tensors of several types."""
         first = self.parts[0]
         if self.shape is not None and self.shape == (1, *first.shape):  # a vector that is a matrix of one row
             return RowBlocks(first.type, self.shape, lambda: first.data[None])
@@ -77,7 +77,7 @@ class Parameter:
         return RowBlocks(first.type, shape, lambda: self._joined([part.data for part in self.parts]))
 
     def numbers(self) -> Floats:
-        """Its value. Raises UnsupportedModelError for blocks that cannot be dequantised."""
+        """The value, float32 in transformers' shape. Raises UnsupportedModelError for blocks of an unknown type."""
         value = self._joined([numbers_of(part) for part in self.parts])
         if self.added:
             value = value + np.float32(self.added)
@@ -92,34 +92,34 @@ class Parameter:
 
 
 class Weights:
-    """The parameters of a model. Nothing of their values is kept."""
+    """The parameters of a model by name, read from the file on every call."""
 
     def __init__(self, parameters: Mapping[str, Parameter]) -> None:
         self._parameters = parameters
 
     def names(self) -> Collection[str]:
-        """Of all parameters; of tied ones the first."""
+        """Names of all parameters; of tied ones the first."""
         return self._parameters.keys()
 
     def blocks(self, name: str) -> RowBlocks | None:
-        """The blocks of a matrix; None for vectors, for what is made of several types, and for unknown names."""
+        """The blocks of a matrix; None for vectors, changed values, tensors of several types, and unknown names."""
         parameter = self._parameters.get(name)
         return None if parameter is None else parameter.blocks()
 
     def errors(self) -> dict[str, float]:
-        """Nothing: blocks are run as they are."""
+        """Always empty: blocks are run as they are, without quantisation errors."""
         return {}
 
     def floats(self, name: str) -> Floats:
-        """The value of a parameter as transformers has it.
+        """The value of a parameter, float32 in transformers' shape.
 
-        Raises KeyError for a name that there is none of, UnsupportedModelError for blocks that cannot be dequantised.
+        Raises KeyError for an unknown name, UnsupportedModelError for blocks that cannot be dequantised.
         """
         return self._parameters[name].numbers()
 
 
 def numbers_of(tensor: Tensor) -> Floats:
-    """A tensor dequantised. Raises UnsupportedModelError for one that cannot be."""
+    """Dequantises a tensor to float32. Raises UnsupportedModelError for a block type that cannot be dequantised."""
     flat = tensor.data.reshape(-1)
     if tensor.type == F32:
         return flat.view(np.float32).reshape(tensor.shape)

@@ -1,4 +1,4 @@
-"""The attention function that transformers calls in place of its own, so that its decoder-only models run unchanged."""
+"""The attention function that transformers calls instead of its own, so that its decoder-only models run unchanged."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _WITHOUT_WINDOW = ("full_attention", "indexed_attention", "hybrid")  # hybrid: b
 
 
 class AllInSight:
-    """Stands for a mask, and for parts of it, where a model's code wants one: it hides nothing."""
+    """Replaces a mask, or parts of one, in a model's code; hides nothing."""
 
     def __getitem__(self, _: object) -> AllInSight:
         return self
@@ -42,30 +42,30 @@ class AllInSight:
 
 @dataclass
 class Feeding:
-    """One forward of a model: what its attention layers need of each other."""
+    """State that the attention layers of a model share during one forward."""
 
     position: torch.Tensor
-    """`[T]` int64."""
+    """Positions of the rows, int64 `[T]`."""
     attends: bool = True
-    """Do its layers attend through agentkv, or only ask for positions?"""
+    """Whether layers attend through agentkv, or only read positions."""
     layers: set[int] = field(default_factory=set)
-    """`layer_idx` of the layers that attended."""
+    """`layer_idx` of the layers that have attended."""
     kept: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
-    """Keys and values of each layer of the cache so far: attentions get one each, in the order in which they run."""
+    """Keys and values of each layer of the cache so far, which are numbered in the order in which they run."""
     latents: dict[torch.nn.Module, torch.Tensor] = field(default_factory=dict)
-    """Rows that layers of latent attention hand on to their own attention."""
+    """Latent rows of each module of latent attention, for its own call of the attention function."""
     mixer: Any = None
-    """The layer that mixes tokens by something else than attention, while it runs."""
+    """The running layer that mixes tokens otherwise than by attention; None outside of one."""
 
     def cache_layer(self, key: torch.Tensor, value: torch.Tensor) -> tuple[int, bool]:
-        """The cache's layer for these keys and values, and whether they are new: layers may attend to another's."""
+        """Index of the cache's layer for these keys and values, and whether it is new: layers may share one."""
         for index, (each_key, each_value) in enumerate(self.kept):
             if each_key is key and each_value is value:
                 return index, False
         return self.new_layer(key, value), True
 
     def new_layer(self, key: torch.Tensor, value: torch.Tensor) -> int:
-        """The cache's layer for what no layer before has written."""
+        """Index of a new layer of the cache, for these keys and values."""
         self.kept.append((key, value))
         return len(self.kept) - 1
 
@@ -75,7 +75,7 @@ _feeding: ContextVar[Feeding | None] = ContextVar("agentkv_feeding", default=Non
 
 @contextmanager
 def feeding(position: torch.Tensor, attends: bool = True) -> Iterator[Feeding]:
-    """Tells every attention layer called inside the positions of the rows, `[T]` int64; see `Feeding`."""
+    """Announces the positions of the rows, int64 `[T]`, to attention layers called in the block; see `Feeding`."""
     forward = Feeding(position, attends)
     token = _feeding.set(forward)
     try:
@@ -85,20 +85,20 @@ def feeding(position: torch.Tensor, attends: bool = True) -> Iterator[Feeding]:
 
 
 def current_position() -> torch.Tensor | None:
-    """The positions that `feeding` announced, or None outside it."""
+    """Positions that `feeding` announced, `[T]`; None outside of it."""
     forward = _feeding.get()
     return None if forward is None else forward.position
 
 
 def attends_here() -> bool:
-    """Is this a forward that attends through agentkv?"""
+    """Whether a forward that attends through agentkv is running."""
     forward = _feeding.get()
     return forward is not None and forward.attends
 
 
 @contextmanager
 def mixing_layer(mixer: Any) -> Iterator[None]:
-    """Inside, this layer of the model mixes tokens by something else than attention."""
+    """Marks `mixer` in the block as the running layer that mixes tokens otherwise than by attention."""
     forward = _feeding.get()
     if forward is not None and forward.attends:
         forward.mixer = mixer
@@ -107,15 +107,14 @@ def mixing_layer(mixer: Any) -> Iterator[None]:
 
 
 def mixing(rows: torch.Tensor) -> tuple[Any, torch.Tensor, int]:
-    """The layer that mixes, the positions of the rows, and the cache's layer for what is kept of these, which no layer
-    before has written."""
+    """The running mixer, the positions of its rows `[T]`, and the index of a new layer of the cache for them."""
     forward = _feeding.get()
     assert forward is not None, "mixers go through the cache inside feeding(position)"
     return forward.mixer, forward.position, forward.new_layer(rows, rows)
 
 
 def remember_latent(module: torch.nn.Module, row: torch.Tensor) -> bool:
-    """Keeps what `absorb_latents` hands on for the layer's own attention; False where that is not ours."""
+    """Stores a latent row for the module's own attention; returns False if that is not agentkv's."""
     forward = _feeding.get()
     if forward is None or not forward.attends:
         return False
@@ -124,8 +123,10 @@ def remember_latent(module: torch.nn.Module, row: torch.Tensor) -> bool:
 
 
 def layer_sight(config: PretrainedConfig, layer_idx: int | None, sliding_window: int | None) -> tuple[int, int]:
-    """The window and the chunk of one layer in positions, a row's own included; 0 for none. Layers that share their
-    attention have no index there."""
+    """Window and chunk of a layer in positions, the row's own included; 0 for none.
+
+    `layer_idx` is None for layers that share one attention module.
+    """
     layer_types = getattr(config, "layer_types", None)
     layer_type = layer_types[layer_idx] if layer_types and layer_idx is not None else None
     if layer_type == "chunked_attention":
@@ -161,12 +162,12 @@ def agentkv_attention(
     slopes: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """What transformers calls per layer: query `[1, Hq, T, D]`, key `[1, Hkv, T, D]`, value `[1, Hkv, T, Dv]`, out
-    `[1, T, Hq, Dv]`.
+    """Attention of one layer, called by transformers.
 
-    Positions come from `feeding` or else from `position_ids` `[1, T]`. No mask is built for this function's name: what
-    a row sees follows from the cache. `s_aux` are sink scores and `slopes` those of ALiBi, `[Hq]` each (see `Scoring`).
-    Raises UnsupportedModelError for what would change what rows see or their scores otherwise.
+    Takes query `[1, Hq, T, D]`, key `[1, Hkv, T, D]` and value `[1, Hkv, T, Dv]`; returns `[1, T, Hq, Dv]` and None.
+    Positions come from `feeding` or else from `position_ids` `[1, T]`. Transformers builds no mask for this function,
+    as the cache decides which positions a row sees. `s_aux` are sink scores and `slopes` those of ALiBi, `[Hq]` each
+    (see `Scoring`). Raises UnsupportedModelError for arguments that would change visibility or scores otherwise.
     """
     if attention_mask is not None and not isinstance(attention_mask, AllInSight):
         raise _refuse(module, "a mask of its own")

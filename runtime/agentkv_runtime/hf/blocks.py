@@ -1,4 +1,4 @@
-"""Weights that a file holds as blocks, which a program may run as they are."""
+"""Weights that a file stores as blocks, which a program may run without conversion."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ __all__ = ["Blocks", "as_outputs", "as_rows", "blocks_of", "forget_blocks", "kee
 
 @dataclass(frozen=True)
 class Blocks:
-    """A weight `[O, I]`, or of experts `[E, O, I]`, as the blocks of a GGUF file. Rows are outputs in any case, also of
-    a parameter that is kept `[I, O]`."""
+    """A weight `[O, I]`, for experts `[E, O, I]`, in a GGUF file's blocks. Rows are outputs even if the parameter is
+    `[I, O]`."""
 
     type: int
-    """The id that GGUF has for the type of its blocks."""
+    """GGUF's id of the block type."""
     row_bytes: int
     load: Callable[[], torch.Tensor]
-    """Brings the rows, uint8 `[O, row_bytes]` or `[E, O, row_bytes]`, in the order of the parameter's outputs."""
+    """Loads the rows, uint8 `[O, row_bytes]` or `[E, O, row_bytes]`, in the order of the parameter's outputs."""
 
 
 _BLOCKS: Any = WeakIdKeyDictionary()
 
 
 def keep_blocks(parameter: torch.Tensor, blocks: Blocks) -> None:
-    """Notes what a parameter was dequantised from."""
+    """Records the blocks from which a parameter was dequantised."""
     _BLOCKS[parameter] = blocks
 
 
 def forget_blocks(parameter: torch.Tensor) -> None:
-    """Notes that a parameter has another value than its blocks had."""
+    """Drops a parameter's blocks, as its value has changed."""
     _BLOCKS.pop(parameter, None)
 
 
 def as_outputs(transposed: torch.Tensor, upright: nn.Parameter) -> nn.Parameter:
-    """The parameter whose rows are outputs, with the blocks of the one that it was made from, whose columns are."""
+    """The parameter `upright` `[O, I]` with the blocks of `transposed` `[I, O]`, from which it was made."""
     if (blocks := blocks_of(transposed)) is not None:
         keep_blocks(upright, blocks)
     return upright
 
 
 def as_rows(whole: torch.Tensor, rows: slice, part: nn.Parameter) -> nn.Parameter:
-    """The parameter that is some rows of another one, with the blocks of those."""
+    """The parameter `part`, made of `rows` of `whole`, with the blocks of these rows."""
     if (blocks := blocks_of(whole)) is not None:
         load = blocks.load
         keep_blocks(part, replace(blocks, load=lambda: load()[rows].contiguous()))
@@ -54,6 +54,6 @@ def as_rows(whole: torch.Tensor, rows: slice, part: nn.Parameter) -> nn.Paramete
 
 
 def blocks_of(parameter: torch.Tensor) -> Blocks | None:
-    """What a parameter was dequantised from; None where it has no blocks."""
+    """The blocks from which a parameter was dequantised; None without any."""
     found: Blocks | None = _BLOCKS.get(parameter)
     return found

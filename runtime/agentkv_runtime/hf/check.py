@@ -1,4 +1,4 @@
-"""Does a model say the same through a cache, in chunks, as by itself? Asked before anything is built on it."""
+"""Check that a model gives the same logits through a cache, in chunks, as by itself; made before it is used."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from agentkv_runtime.errors import UnsupportedModelError
+from agentkv_runtime.folder.metadata import Kept, LayerShape
 from agentkv_runtime.hf.blame import blame
 from agentkv_runtime.hf.convolution import conv_shape, sum_of_taps
 from agentkv_runtime.hf.latent import is_start
@@ -17,7 +18,6 @@ from agentkv_runtime.hf.op import active_cache
 from agentkv_runtime.hf.scoring import Scoring
 from agentkv_runtime.hf.selective_scan import ScanInputs, scan_shape
 from agentkv_runtime.hf.wrapper import CachedForward
-from agentkv_runtime.metadata import Kept, LayerShape
 
 __all__ = ["check_in_chunks", "check_layers", "reference_logits", "short_windows"]
 
@@ -30,12 +30,12 @@ _WINDOW = 3  # what sliding windows are while the model is tried, for its few to
 
 
 class _OneSequence:
-    """K and V of one sequence, as `AttendingCache`."""
+    """An AttendingCache of one sequence."""
 
     def __init__(self) -> None:
         self.layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.shapes: dict[int, LayerShape] = {}
-        """What each layer keeps of a token."""
+        """Shape of each layer's cache entry per token, by layer index."""
 
     def attend(
         self,
@@ -105,7 +105,7 @@ class _OneSequence:
 
 @contextmanager
 def short_windows(model: Any) -> Iterator[None]:
-    """Inside, the model's sliding windows and chunks are 3 positions where they are longer."""
+    """Shortens the model's sliding windows and chunks to at most 3 positions in the block."""
     holders = [model.config, model.config.get_text_config(), *model.modules()]
     longer = [
         (holder, name, length)
@@ -138,16 +138,16 @@ def check_layers(config: Any, layers: Collection[int]) -> None:
 
 
 def _tokens(model: Any) -> torch.Tensor:
-    """Tokens to try it with; none that it takes for padding, from 1 on."""
+    """Tokens `[8]` to check with, from 1 on, without the model's padding."""
     padding = getattr(model.config.get_text_config(), "pad_token_id", None) or 0
     tokens = torch.arange(1, 2 + _ROWS, device=model.device)
     return tokens[tokens != padding][:_ROWS]
 
 
 def reference_logits(model: Any) -> torch.Tensor:
-    """What the model by itself says of a few tokens: logits `[8, vocab]`.
+    """The model's own logits for a few tokens, float32 `[8, vocab]`.
 
-    Raises UnsupportedModelError for a model that does not run from tokens alone, or whose logits are no numbers.
+    Raises UnsupportedModelError for a model that does not run from tokens alone, or whose logits are NaN or infinite.
     """
     name = model.config.model_type
     try:
@@ -166,11 +166,10 @@ def reference_logits(model: Any) -> torch.Tensor:
 
 
 def check_in_chunks(model: Any, want: torch.Tensor) -> list[LayerShape]:
-    """Feeds the tokens of `reference_logits` through a cache in two chunks; returns what each layer of
-    the cache keeps. Leaves the model with agentkv's attention.
+    """Feeds the tokens of `reference_logits` through a cache in two chunks; returns the shape of each layer.
 
-    Raises UnsupportedModelError for a model that says something else than `want` then: one that keeps more between
-    forwards than keys and values, or numbers positions in its own way.
+    Leaves the model with agentkv's attention. Raises UnsupportedModelError for a model whose logits then differ from
+    `want`: one that carries more than keys and values between forwards, or numbers positions in its own way.
     """
     name = model.config.model_type
     head = model.get_output_embeddings()

@@ -1,7 +1,7 @@
 """Short causal convolutions over the tokens of a branch: `agentkv::short_conv` (LFM2, 2025).
 
-What a row needs of the tokens before it are their inputs: the cache keeps them as it keeps keys, in a layer that looks
-back so far. So forks, rollbacks and whatever else branches do find them where they find keys.
+A row needs the inputs of the tokens before it. The cache stores them like keys, in a layer with a window of the
+convolution's width, so that forks, rollbacks and all other operations on branches apply to them as to keys.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import torch
 
+from agentkv_runtime.folder.metadata import Kept, LayerShape
 from agentkv_runtime.hf.op import active
-from agentkv_runtime.metadata import Kept, LayerShape
 
 __all__ = ["as_heads", "conv_shape", "short_conv", "sum_of_taps"]
 
@@ -21,7 +21,7 @@ _LIBRARY = torch.library.Library("agentkv", "FRAGMENT")
 
 
 def conv_shape(channels: int) -> LayerShape:
-    """What the cache keeps of a token for a convolution: its input, cut into rows of equal width.
+    """Shape of a convolution's cache entry per token: the input, cut into rows of equal width.
 
     Raises ValueError for a number of channels that 8 does not divide.
     """
@@ -32,14 +32,14 @@ def conv_shape(channels: int) -> LayerShape:
 
 
 def as_heads(x: torch.Tensor) -> torch.Tensor:
-    """x `[1, T, C]` as the cache keeps it, `[1, heads, T, C / heads]`."""
+    """x `[1, T, C]` in the cache's shape, `[1, heads, T, C / heads]`."""
     shape = conv_shape(x.shape[2])
     heads: torch.Tensor = x.unflatten(2, (shape.n_kv_heads, shape.k_dim))
     return heads.transpose(1, 2)
 
 
 def sum_of_taps(tap: Callable[[int], torch.Tensor], weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """The convolution of `tap(j)` `[T, C]`, each row's input j positions before it, or zeros; weight `[C, 1, W]`."""
+    """Convolution `[T, C]` with weight `[C, 1, W]`; `tap(j)` `[T, C]` is each row's input j positions before, or 0."""
     width = weight.shape[2]
     out = tap(width - 1) * weight[:, 0, 0]
     for j in reversed(range(width - 1)):

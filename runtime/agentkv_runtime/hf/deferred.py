@@ -1,6 +1,6 @@
-"""Parameters that have a shape at once and a value when somebody needs it, so that no model is in memory as a whole.
+"""Deferred parameters, whose values are loaded on use, so that no model is in memory as a whole.
 
-A deferred parameter is memory that nobody has touched: address space of the right size, and no page of it.
+A deferred parameter is untouched memory: address space of the right size without pages.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ _TAKEN: Any = WeakIdKeyDictionary()
 
 
 def defer(shape: Sequence[int], dtype: torch.dtype, load: Load) -> nn.Parameter:
-    """A parameter of this shape and dtype whose value `load` brings; any floats will do where `dtype` is one."""
+    """A parameter of this shape and dtype whose value `load` returns, in any float dtype if `dtype` is a float one."""
     parameter = nn.Parameter(torch.empty(tuple(shape), dtype=dtype), requires_grad=False)
     _LOADS[parameter] = load
     return parameter
 
 
 def is_deferred(tensor: torch.Tensor) -> bool:
-    """Is this object a parameter that `defer` made?"""
+    """Whether this object is a parameter made by `defer`."""
     return tensor in _LOADS
 
 
 def stored(tensor: torch.Tensor) -> torch.Tensor:
-    """The value of a deferred parameter as it was stored, loaded now and kept by nobody; others are their own."""
+    """Loads the value of a deferred parameter in its stored dtype, without keeping it; returns other tensors as is."""
     return _LOADS[tensor]() if tensor in _LOADS else tensor.detach()
 
 
 def value(tensor: torch.Tensor) -> nn.Parameter:
-    """`stored` in the dtype of the parameter and as dense memory, as a parameter that is not deferred."""
+    """`stored` as an ordinary, contiguous parameter in the dtype of the deferred one."""
     dense = stored(tensor).to(tensor.dtype).contiguous()
     if dense.untyped_storage().nbytes() != dense.nbytes:
         dense = dense.clone()  # ExecuTorch reads a tensor's memory from its beginning, also of one that is a slice
@@ -57,13 +57,13 @@ def value(tensor: torch.Tensor) -> nn.Parameter:
 
 
 def taken(tensor: torch.Tensor) -> nn.Parameter:
-    """`value`, for a program that is written: afterwards the parameter `is_taken`."""
+    """`value`, for a program that is being written; marks the parameter, see `is_taken`."""
     _TAKEN[tensor] = True
     return value(tensor)
 
 
 def is_taken(tensor: torch.Tensor) -> bool:
-    """Did a program get this object's value?"""
+    """Whether a program got this object's value by `taken`."""
     return tensor in _TAKEN
 
 
@@ -78,7 +78,7 @@ def _real(parameters: dict[str, nn.Parameter]) -> dict[str, nn.Parameter]:
 
 @contextmanager
 def present(root: nn.Module) -> Iterator[None]:
-    """In the block, all deferred parameters of a module and those inside it have their values."""
+    """Loads all deferred parameters of a module and its submodules for the block."""
     deferred = {module: _deferred_of(module) for module in root.modules()}
     try:
         for module, parameters in deferred.items():
@@ -91,10 +91,10 @@ def present(root: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def loading_as_it_runs(root: nn.Module) -> Iterator[None]:
-    """In the block, each module has the values of its own deferred parameters while its forward runs.
+    """Loads each module's own deferred parameters, in the block, while the module's forward runs.
 
-    At other times they are empty there, so that whoever computes with one outside of that forward gets an error and not
-    what happens to lie in memory.
+    At other times they are empty, so that using one outside of that forward raises an error instead of reading
+    arbitrary memory.
     """
     deferred = {module: held for module in root.modules() if (held := _deferred_of(module))}
     hooks = []
@@ -120,7 +120,7 @@ def loading_as_it_runs(root: nn.Module) -> Iterator[None]:
 
 
 def load_all(root: nn.Module) -> None:
-    """Gives a module's deferred parameters their values for good; tied ones stay tied."""
+    """Replaces a module's deferred parameters by their values; tied ones stay tied."""
     loaded: dict[nn.Parameter, nn.Parameter] = {}
     for module in root.modules():
         for name, parameter in _deferred_of(module).items():

@@ -1,7 +1,6 @@
-"""The ops of a mixture of experts: a linear layer whose weights each row chooses, and the sum over its choices.
+"""Ops of a mixture of experts: a linear layer whose weights each row chooses, and the sum over a row's choices.
 
-To the tracer they compute for all rows at once. Eager calls multiply the rows of each expert that was chosen; in an
-exported program a delegate does.
+The tracer sees one op for all rows. Eager calls multiply expert by expert; in an exported program a delegate does.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ _LIBRARY = torch.library.Library("agentkv", "FRAGMENT")
 def check_experts(
     x: torch.Tensor, chosen: torch.Tensor, weight: Sequence[int], bias: torch.Tensor | None
 ) -> tuple[int | torch.SymInt, int, int]:
-    """The shape `[T, K, O]` of an expert layer's result; an error for arguments that do not go together.
+    """Shape (T, K, O) of an expert layer's result. Raises RuntimeError for arguments that do not fit each other.
 
-    `weight` is the shape `[E, O, I]` of the weights, however they are stored.
+    `weight` is the shape `[E, O, I]` of the weights in any storage.
     """
     torch._check(
         chosen.dim() == 2 and chosen.dtype == torch.int64,
@@ -46,14 +45,14 @@ def check_experts(
 
 
 def _slots(x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-    """The row of each choice, `[T, K, I]`."""
+    """Input row of each choice, `[T, K, I]`."""
     return x if x.dim() == 3 else x.unsqueeze(1).expand(-1, chosen.shape[1], -1)
 
 
 def by_expert(
     x: torch.Tensor, chosen: torch.Tensor, outputs: int, layer: Callable[[torch.Tensor, int], torch.Tensor]
 ) -> torch.Tensor:
-    """Calls `layer(rows [n, I], expert)` -> `[n, O]` for each expert that was chosen; results as `[T, K, O]`."""
+    """Calls `layer(rows [n, I], expert)` -> `[n, O]` for each chosen expert; returns the results as `[T, K, O]`."""
     slots = _slots(x, chosen)
     out = x.new_empty((*chosen.shape, outputs))
     for expert in chosen.unique().tolist():

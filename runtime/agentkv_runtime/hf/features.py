@@ -15,7 +15,7 @@ __all__ = ["ResidualStream", "feature_layers"]
 
 
 def feature_layers(n_layers: int) -> tuple[int, int, int]:
-    """After how many decoder layers EAGLE-3 reads the residual stream: low, middle and high."""
+    """Numbers of decoder layers after which EAGLE-3 reads the residual stream: low, middle and high."""
     if n_layers >= 8:
         return 2, n_layers // 2, n_layers - 3
     return 1, (n_layers + 1) // 2, n_layers
@@ -30,10 +30,10 @@ def _decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
 
 
 class ResidualStream:
-    """Keeps what chosen decoder layers of a model give out, before any final norm."""
+    """Records the outputs of chosen decoder layers of a model, before any final norm."""
 
     def __init__(self, model: PreTrainedModel, after: Sequence[int]) -> None:
-        """`after`: counts of decoder layers. Raises UnsupportedModelError for a model that does not have them."""
+        """`after` are numbers of decoder layers. Raises UnsupportedModelError for a model that lacks them."""
         layers = _decoder_layers(model)
         for count in after:
             if not 1 <= count <= len(layers):
@@ -52,7 +52,7 @@ class ResidualStream:
         return keep
 
     def take(self) -> torch.Tensor:
-        """features `[T, F]` float32 of the forward that just ran: the layers side by side."""
+        """Features of the last forward, float32 `[T, F]`: the recorded outputs, concatenated."""
         streams = [self._hidden[count] for count in self._after]
         self._hidden.clear()
         return torch.cat([hidden.view(-1, hidden.shape[-1]) for hidden in streams], dim=-1).float()

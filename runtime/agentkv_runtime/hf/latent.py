@@ -1,7 +1,7 @@
-"""Multi-head latent attention as it is cached: one latent and one rotated key per token, whatever the number of heads.
+"""Multi-head latent attention with one cached latent and rotated key per token, for all heads together.
 
-Keys and values of all heads are linear in the latent, so queries are taken to the latent's space instead, and what was
-attended back from it ("absorbed", DeepSeek-V2, 2024).
+Keys and values of all heads are linear in the latent, so queries are mapped to the latent's space, and results of
+attention back from it ("absorbed", DeepSeek-V2, 2024).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class _PerHead(nn.Module):
 
 
 class LatentProjection(nn.Module):
-    """Stands in for `kv_b_proj`: what makes keys and values of a latent, as maps from and to its space."""
+    """Replaces `kv_b_proj`, which makes keys and values of a latent, by maps to and from the latent's space."""
 
     def __init__(self, projection: nn.Linear, key_dim: int, value_dim: int) -> None:
-        """`projection` makes `key_dim` numbers of each head's key that are not rotated, then its value."""
+        """`projection` makes, per head, the `key_dim` numbers of the key that are not rotated, then the value."""
         super().__init__()
         weight, rank = projection.weight, projection.in_features
         self.heads, self.key_dim, self.rank = projection.out_features // (key_dim + value_dim), key_dim, rank
@@ -54,21 +54,21 @@ class LatentProjection(nn.Module):
         return keys, self.from_latent(latents)
 
     def absorbed(self, query: torch.Tensor) -> torch.Tensor:
-        """query `[1, H, T, K + R]` -> `[1, H, T, rank + R]`: the same products, with latent and rotated key."""
+        """query `[1, H, T, K + R]` -> `[1, H, T, rank + R]`, with equal products over latent and rotated key."""
         plain, rotated = query.split((self.key_dim, query.shape[-1] - self.key_dim), dim=-1)
         return torch.cat((self.to_latent(plain), rotated), dim=-1)
 
 
 def is_start(values: torch.Tensor, keys: torch.Tensor) -> bool:
-    """Are values a view of the first numbers of keys?"""
+    """Whether values are a view of the first numbers of keys."""
     return values is not keys and values.data_ptr() == keys.data_ptr() and values.stride() == keys.stride()
 
 
 def absorb_latents(model: nn.Module, remember: Callable[[nn.Module, torch.Tensor], bool]) -> None:
-    """Has attention layers of this kind hand their latents on instead of keys and values of all heads, in place.
+    """Makes layers of latent attention pass on their latents instead of keys and values of all heads, in place.
 
-    `remember(module, row)` gets `[1, 1, T, rank + R]`, the latent and the rotated key side by side; where it returns
-    False, keys and values are made as the model does.
+    `remember(module, row)` gets the latent and the rotated key, concatenated, `[1, 1, T, rank + R]`; if it returns
+    False, the layer makes keys and values as before.
     """
     for module in model.modules():
         projection = getattr(module, "kv_b_proj", None)

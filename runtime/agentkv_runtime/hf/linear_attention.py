@@ -14,19 +14,19 @@ from typing import NamedTuple
 
 import torch
 
+from agentkv_runtime.folder.metadata import Kept, LayerShape
 from agentkv_runtime.hf.op import active
-from agentkv_runtime.metadata import Kept, LayerShape
 
 __all__ = ["STATE_WINDOW", "LinearInputs", "linear_attention", "linear_shape"]
 
 STATE_WINDOW = 65
-"""Positions that the CPU's layer looks back: a block of 64, and the state behind the one before."""
+"""Window of the CPU's layer: the 64 positions of a block, and one more for the state after the block before."""
 
 _LIBRARY = torch.library.Library("agentkv", "FRAGMENT")
 
 
 class LinearInputs(NamedTuple):
-    """What a forward brings to a layer of linear attention."""
+    """Inputs of a layer of linear attention for T rows."""
 
     q: torch.Tensor
     """`[1, T, G, K]`, as k."""
@@ -34,17 +34,16 @@ class LinearInputs(NamedTuple):
     v: torch.Tensor
     """`[1, T, H, V]`: H / G neighbours share a head of keys."""
     decay: torch.Tensor
-    """`[1, T, H]`, or where each number of a key fades by itself `[1, T, H, K]`, with as many heads of keys;
-    logarithms, at most 0."""
+    """Logarithms of decays, at most 0: `[1, T, H]`, or `[1, T, H, K]` for a decay per number of a key, with G = H."""
     beta: torch.Tensor | None
-    """`[1, T, H]`; None: ones."""
+    """`[1, T, H]`; None for ones."""
     corrects: bool
-    """By the delta rule."""
+    """Whether u follows the delta rule."""
     skip: torch.Tensor | None
-    """`[H]`."""
+    """Factor of v in the output, `[H]`; None for 0."""
 
     def check(self) -> None:
-        """Raises RuntimeError for tensors that do not go together."""
+        """Raises RuntimeError for tensors whose shapes do not fit each other."""
         q, k, v = self.q, self.k, self.v
         torch._check(
             q.dim() == 4
@@ -75,17 +74,17 @@ class LinearInputs(NamedTuple):
         return q, k, self.decay[0] if self.decay.dim() == 4 else self.decay[0, ..., None]
 
     def added(self, t: int, known: torch.Tensor) -> torch.Tensor:
-        """u of a row `[H, V]`; known: what the state says to its key."""
+        """u of row t, `[H, V]`; `known` is the decayed state's product with the row's key, `[H, V]`."""
         u = self.v[0, t] - known if self.corrects else self.v[0, t]
         return u if self.beta is None else self.beta[0, t, :, None] * u
 
     def skipped(self, out: torch.Tensor) -> torch.Tensor:
-        """out `[1, T, H, V]` and what goes past the state."""
+        """out `[1, T, H, V]` plus `skip` times v."""
         return out if self.skip is None else out + self.skip[:, None] * self.v
 
 
 def linear_shape(k: torch.Tensor, v: torch.Tensor, decay: torch.Tensor) -> LayerShape:
-    """What the cache keeps of a token for linear attention of such tensors."""
+    """Shape of the cache entry per token of linear attention with these tensors."""
     groups, k_dim = (int(size) for size in k.shape[2:])
     heads, v_dim = (int(size) for size in v.shape[2:])
     return LayerShape(groups, k_dim, v_dim, Kept.GATED_LINEAR if decay.dim() == 4 else Kept.LINEAR, heads // groups)

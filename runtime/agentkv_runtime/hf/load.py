@@ -1,4 +1,4 @@
-"""Reads a Hugging Face folder: its config, checked, and its model."""
+"""Reading a Hugging Face folder: config, with checks, and model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["load_model", "read_config", "stream_model"]
 
 
 def _refusal(config: PretrainedConfig) -> str | None:
-    """Why a config is not one of a decoder of text; None where it is."""
+    """The reason why a config is not one of a text decoder; None if it is."""
     name = config.model_type
     if config.is_encoder_decoder:
         return f"{name} is an encoder-decoder; agentkv runs decoder-only models"
@@ -35,7 +35,7 @@ def _refusal(config: PretrainedConfig) -> str | None:
 
 
 def read_config(path: Path) -> PretrainedConfig:
-    """The config of a model in a local folder that agentkv may be able to run. Raises ExportError without one."""
+    """Reads the config of a local folder. Raises ExportError without one, or for a model that agentkv cannot run."""
     if not (path / "config.json").is_file():
         raise ExportError(f"{path}: not a Hugging Face folder: it has no config.json. Download the whole model")
     try:
@@ -48,7 +48,7 @@ def read_config(path: Path) -> PretrainedConfig:
 
 
 def load_model(src: str | Path, dtype: torch.dtype | None = torch.float32) -> PreTrainedModel:
-    """The causal language model in a local folder, for inference; a `dtype` of None is the checkpoint's own.
+    """Loads the causal language model of a local folder for inference; a `dtype` of None is the checkpoint's own.
 
     Raises ExportError for a folder without config.json, an architecture that transformers does not know or that is no
     causal language model, and weights that are missing or damaged. Nothing is downloaded; no code of the folder runs.
@@ -80,10 +80,10 @@ def load_model(src: str | Path, dtype: torch.dtype | None = torch.float32) -> Pr
 
 
 def stream_model(src: str | Path) -> PreTrainedModel | None:
-    """The float32 model in a local folder with its matrices deferred (see `streamed_model`).
+    """Loads the float32 model of a local folder with deferred matrices (see `streamed_model`).
 
-    None where its files are no safetensors under the names of transformers: `load_model` takes those, or says what is
-    wrong with them. Raises ExportError for a folder without a config that agentkv may be able to run.
+    Returns None if its files are no safetensors under transformers' names; use `load_model` for those. Raises
+    ExportError as `read_config` does.
     """
     path = Path(src)
     config = read_config(path)

@@ -1,7 +1,7 @@
-"""Layers that mix tokens by something else than attention, in the words of transformers' own functions.
+"""Replacements of transformers' functions that mix tokens otherwise than by attention.
 
-Models with such layers call a few functions of their module: a short convolution, and the scan of a state. Where the
-model attends through a cache, ours stand in for them, whatever else the layer computes.
+Models with such layers call a few functions of their module: a short convolution, and the scan of a state. Ours replace
+them when the model attends through a cache; the rest of the layer stays.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _causal_conv1d(
 
 
 class UnitNorm(nn.Module):
-    """Rows of length 1, times a scale: RMSNorm in other words."""
+    """Scales rows to length `scale`; an RMSNorm with a constant weight."""
 
     def __init__(self, width: int, scale: float) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ _RATES = "scan_rates_"
 
 
 class _Columns:
-    """Stands for a layer's weight: times columns `[1, C, T]`, it runs the layer."""
+    """Replaces a layer's weight; its product with columns `[1, C, T]` runs the layer."""
 
     def __init__(self, layer: nn.Module) -> None:
         self._layer = layer
@@ -173,7 +173,7 @@ class _Columns:
 
 
 class _WeightAlone(nn.Module):
-    """A linear layer whose weight and bias a model takes by themselves: it is quantised and lowered like others."""
+    """A linear layer whose weight and bias a model uses directly; it can still be quantised and lowered like others."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
@@ -191,15 +191,14 @@ class _WeightAlone(nn.Module):
 
 
 def _keep_rates(mixer: Any) -> None:
-    """The rates `[N, C]` of each scan of a layer, as buffers: programs take constants as they are."""
+    """Computes the rates `[N, C]` of a layer's scans once, as buffers, which become constants of a program."""
     rates = -value(mixer.A_log).float().exp()  # [C, N], or of each head
     for i, each in enumerate(rates if rates.dim() == 3 else rates[None]):
         mixer.register_buffer(f"{_RATES}{i}", each.T.contiguous(), persistent=False)
 
 
 def mix_here(model: nn.Module) -> None:
-    """Lets a model's mixers keep what they keep in the cache, where it attends through one; by itself it runs as
-    before."""
+    """Makes a model's mixers use the cache when it attends through one, in place; otherwise it runs as before."""
     for module in model.modules():
         if not hasattr(module, "conv1d") or not hasattr(module, "layer_idx") or "forward" in vars(module):
             continue

@@ -30,7 +30,7 @@ _LIBRARY.define(
 
 
 class AttendingCache(Protocol):
-    """What the eager kernel asks of a cache."""
+    """The cache operations that eager kernels call."""
 
     def attend(
         self,
@@ -42,10 +42,10 @@ class AttendingCache(Protocol):
         scoring: Scoring,
         writes: bool,
     ) -> torch.Tensor:
-        """Writes k `[1, Hkv, T, D]` and v `[1, Hkv, T, Dv]`; attention of q `[1, Hq, T, D]` as `[1, Hq, T, Dv]`.
+        """Writes k `[1, Hkv, T, D]` and v `[1, Hkv, T, Dv]`; attends with q `[1, Hq, T, D]`, giving `[1, Hq, T, Dv]`.
 
-        A row at position p sees cached positions <= p of its sequence, as far back as `scoring` says. Where it does not
-        write, k and v are what another call of this step wrote for the layer.
+        A row at position p sees cached positions <= p of its sequence, as far back as `scoring` says. Without `writes`,
+        k and v are those that another call of this step wrote for the layer.
         """
         ...
 
@@ -57,23 +57,23 @@ class AttendingCache(Protocol):
         bias: torch.Tensor | None,
         position: torch.Tensor,
     ) -> torch.Tensor:
-        """Writes x `[1, T, C]`; each row's convolution with the inputs of the positions before it, `[1, T, C]`.
+        """Writes x `[1, T, C]`; convolves each row with the inputs of the positions before it, giving `[1, T, C]`.
 
         weight `[C, 1, W]`, bias `[C]`.
         """
         ...
 
     def attend_linear(self, layer_id: int, inputs: LinearInputs, position: torch.Tensor) -> torch.Tensor:
-        """Linear attention (hf/linear_attention.py) with the state behind the positions before: `[1, T, H, V]`."""
+        """Linear attention (hf/linear_attention.py) from the state after the earlier positions, `[1, T, H, V]`."""
         ...
 
     def scan(self, layer_id: int, inputs: ScanInputs, position: torch.Tensor) -> torch.Tensor:
-        """A selective scan (hf/selective_scan.py) from the state behind the positions before: `[1, T, C]`."""
+        """Selective scan (hf/selective_scan.py) from the state after the earlier positions, `[1, T, C]`."""
         ...
 
 
 class NoActiveCacheError(RuntimeError):
-    """The op ran eagerly outside `active_cache`."""
+    """Raised by an op that runs eagerly outside of `active_cache`."""
 
 
 _active: ContextVar[AttendingCache | None] = ContextVar("agentkv_active_cache", default=None)
@@ -81,7 +81,7 @@ _active: ContextVar[AttendingCache | None] = ContextVar("agentkv_active_cache", 
 
 @contextmanager
 def active_cache(cache: AttendingCache) -> Iterator[AttendingCache]:
-    """Makes `cache` the one that eager calls of the op write to and attend over, in this thread or task."""
+    """Makes eager calls of the ops in the block use `cache`, in this thread or task."""
     token = _active.set(cache)
     try:
         yield cache
@@ -90,7 +90,7 @@ def active_cache(cache: AttendingCache) -> Iterator[AttendingCache]:
 
 
 def active(op: str) -> AttendingCache:
-    """The cache that eager calls work on. Raises NoActiveCacheError where there is none."""
+    """The cache that eager calls use. Raises NoActiveCacheError outside of `active_cache`."""
     cache = _active.get()
     if cache is None:
         raise NoActiveCacheError(f"agentkv::{op} ran without a cache: wrap the call in active_cache(cache)")

@@ -1,7 +1,7 @@
-"""Attention layers that compute by themselves instead of asking transformers' interface: they are made to ask.
+"""Attention layers that do not use transformers' attention interface, changed to use it.
 
-Each entry is what a layer's method does with queries, keys and values, in our words; it takes the method's place where
-the model attends through agentkv. That it says the same is checked on every model that is loaded.
+Each entry is our version of a layer's method, and replaces it when the model attends through agentkv. Loading a model
+checks that both give the same.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Rows = torch.Tensor
 
 
 def _attended(layer: Any, query: Rows, key: Rows, value: Rows, scale: float, **options: Any) -> Rows:
-    """`[1, H, T, D]`, from agentkv's attention."""
+    """agentkv's attention, `[1, H, T, D]`."""
     out, _ = agentkv_attention(layer, query, key, value, None, scaling=scale, **options)
     return out.transpose(1, 2)
 
 
 def _side_by_side(rows: Rows) -> torch.Tensor:
-    """The heads of each token, `[1, T, H D]`."""
+    """The heads of each token concatenated, `[1, T, H D]`."""
     return rows.transpose(1, 2).flatten(2)
 
 
@@ -40,12 +40,12 @@ def _heads(x: torch.Tensor, heads: int) -> Rows:
 
 
 def _scaled_down(layer: Any, query: Rows, key: Rows, value: Rows, *_: Any) -> tuple[Rows, None]:
-    """GPT-J and CodeGen."""
+    """Attention of GPT-J and CodeGen."""
     return _attended(layer, query, key, value, 1.0 / float(layer.scale_attn)), None
 
 
 def _gpt_neo(layer: Any, query: Rows, key: Rows, value: Rows, *_: Any) -> tuple[Rows, None]:
-    """Scores are not scaled; some layers look at a window only."""
+    """Attention of GPT-Neo: scores are not scaled; some layers have a window."""
     window = int(layer.config.window_size) if layer.attention_type == "local" else None
     return _attended(layer, query, key, value, 1.0, sliding_window=window), None
 
@@ -55,13 +55,13 @@ def _gpt_neox_japanese(layer: Any, query: Rows, key: Rows, value: Rows, *_: Any)
 
 
 def _openai_gpt(layer: Any, query: Rows, key: torch.Tensor, value: Rows, *_: Any) -> list[Rows]:
-    """key: `[1, H, D, T]`."""
+    """Attention of OpenAI GPT, with key `[1, H, D, T]`."""
     scale = value.shape[-1] ** -0.5 if layer.scale else 1.0
     return [_attended(layer, query, key.transpose(2, 3), value, scale)]
 
 
 def _four_projections(layer: Any, hidden_states: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, None]:
-    """Decoders of BART's kind."""
+    """Attention of decoders like BART's."""
     query, key, value = (
         _heads(projection(hidden_states), layer.num_heads) for projection in (layer.q_proj, layer.k_proj, layer.v_proj)
     )
@@ -69,7 +69,7 @@ def _four_projections(layer: Any, hidden_states: torch.Tensor, *_: Any, **__: An
 
 
 def _three_projections(layer: Any, hidden_states: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, None]:
-    """Decoders of BERT's kind."""
+    """Attention of decoders like BERT's."""
     query, key, value = (
         _heads(projection(hidden_states), layer.num_attention_heads)
         for projection in (layer.query, layer.key, layer.value)
@@ -120,8 +120,11 @@ def _falcon(layer: Any, hidden_states: torch.Tensor, alibi: Any, *_: Any, **opti
 
 
 def _doge(layer: Any, hidden_states: torch.Tensor, *args: Any, **options: Any) -> tuple[torch.Tensor, None]:
-    """A score gains what the value of its position says: one more number of keys, beside ones in queries. Up to
-    `keep_window_size` positions that is all; beyond them some are hidden."""
+    """Attention of Doge: a score gains a number computed from the value of its position.
+
+    It becomes one more number of keys, with ones in queries. Beyond `keep_window_size` positions the model would hide
+    some.
+    """
     query, key, value = (
         _heads(projection(hidden_states), projection.out_features // layer.head_dim)
         for projection in (layer.q_proj, layer.k_proj, layer.v_proj)
@@ -158,7 +161,7 @@ _OWN: dict[str, tuple[str, Callable[..., Any]]] = {
     "TrOCRAttention": ("forward", _four_projections),
     "XGLMAttention": ("forward", _four_projections),
 }
-"""By the layer's class: the method, and what takes its place."""
+"""Method and replacement, by the layer's class."""
 _SLOPES: dict[str, Callable[[Any, Any], torch.Tensor]] = {
     "BloomAttention": _bloom_slopes,
     "FalconAttention": _falcon_slopes,
@@ -167,7 +170,7 @@ _SLOPES: dict[str, Callable[[Any, Any], torch.Tensor]] = {
 
 
 def ask_for_attention(model: Any) -> None:
-    """Has such layers of a model ask, in place; they compute by themselves where it does not attend through agentkv."""
+    """Changes such layers of a model in place; they compute as before when it does not attend through agentkv."""
     for module in model.modules():
         layer: Any = module
         name = type(layer).__name__

@@ -1,4 +1,4 @@
-"""Mixtures of experts that compute, of all experts, those that a row chose."""
+"""Mixtures of experts that compute only the experts that a row chose."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["expert_parameters", "is_experts", "route_experts"]
 
 
 def is_experts(module: nn.Module) -> bool:
-    """Does the module hold the weights of all its experts as transformers' experts interface has them?"""
+    """Whether the module has the weights of all experts in the form of transformers' experts interface."""
     return hasattr(module, "is_transposed") and hasattr(module, "has_gate")
 
 
 def expert_parameters(module: Any) -> tuple[str, str]:
-    """The names of the module's weights: `[E, O, I]`, or `[E, I, O]` where it `is_transposed`."""
+    """Names of the module's two weights, `[E, O, I]`, or `[E, I, O]` if it `is_transposed`."""
     return "gate_up_proj" if module.has_gate else "up_proj", "down_proj"
 
 
@@ -50,14 +50,14 @@ def _activated(module: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def _run(module: Any, x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-    """x `[T, H]` or `[T, K, H]`, chosen `[T, K]` -> what each of the chosen makes of its row, `[T, K, H]`."""
+    """x `[T, H]` or `[T, K, H]`, chosen `[T, K]` -> results of the chosen experts, `[T, K, H]`."""
     up, down = expert_parameters(module)
     x = _layer(module, down, _activated(module, _layer(module, up, x, chosen)), chosen)
     return module.post_expert_norm(x) if module.has_post_expert_norm else x
 
 
 def _routes_here(module: Any) -> bool:
-    """Does the model attend through a cache, or are its weights an exporter's, which its own code does not know?"""
+    """Whether our routing applies: the model attends through a cache, or an exporter has replaced its weights."""
     return attends_here() or isinstance(module.down_proj, nn.Module)
 
 
@@ -72,11 +72,11 @@ def _experts(
 
 
 _LLAMA4_LAYOUT = {"has_gate": True, "has_bias": False, "has_post_expert_norm": False, "is_transposed": True}
-"""What transformers' interface would say of Llama 4's experts, which like some others do without it."""
+"""Attributes of transformers' interface for Llama 4's experts, which do not use it."""
 
 
 def _llama4(layer: Any, original: Callable[..., Any], hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Experts see a row times its score."""
+    """Routing of Llama 4, whose experts get a row times its score."""
     if not _routes_here(layer.experts):
         outcome: tuple[torch.Tensor, torch.Tensor] = original(hidden_states)
         return outcome
@@ -91,7 +91,7 @@ def _llama4(layer: Any, original: Callable[..., Any], hidden_states: torch.Tenso
 def _llama4_experts(
     module: Any, original: Callable[..., Any], rows: torch.Tensor, chosen: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """The sum over a row's choices; without any, in the model's own code, rows are sorted by expert."""
+    """Sum of the results of a row's chosen experts; without `chosen`, runs the model's own code on sorted rows."""
     if chosen is None:
         outcome: torch.Tensor = original(rows)
         return outcome
@@ -101,7 +101,7 @@ def _llama4_experts(
 def _longcat(
     module: Any, original: Callable[..., Any], rows: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor
 ) -> torch.Tensor:
-    """Experts behind the last one that has weights give a row back as it is."""
+    """Experts of LongCat, of which those beyond the last with weights return their row."""
     if not _routes_here(module):
         outcome: torch.Tensor = original(rows, chosen, weights)
         return outcome
@@ -127,7 +127,7 @@ _PLAIN_LAYOUT = {**_LLAMA4_LAYOUT, "is_transposed": False}
 
 
 def _as_others_hold(module: Any) -> None:
-    """DBRX has all experts in one matrix, and gates apart from the rest."""
+    """Gives DBRX's experts, stored in one matrix with separate gates, the form of the interface."""
     held, shape = module.mlp, (module.num_experts, module.ffn_hidden_size, module.hidden_size)
 
     def part(weight: torch.Tensor) -> torch.Tensor:
@@ -154,9 +154,9 @@ _LAYOUTS = {
 
 
 def route_experts(model: nn.Module) -> None:
-    """Lets a model's experts run for the rows that chose them where it attends through a cache, in place.
+    """Makes a model's experts run only for the rows that chose them when it attends through a cache, in place.
 
-    By itself it runs as before. Once is enough, and twice does no harm.
+    Without a cache it runs as before. May be called again.
     """
     for module in model.modules():
         if "forward" in vars(module):

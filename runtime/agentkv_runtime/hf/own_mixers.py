@@ -1,7 +1,7 @@
-"""Layers that mix tokens in code of their own, with no function that ours could stand in for: they run ours instead.
+"""Replacements of whole layers that mix tokens otherwise than by attention, in code without replaceable functions.
 
-Each entry is what a layer computes, in our words, where the model attends through a cache. That it says the same is
-checked on every model that is loaded.
+Each entry is our version of a layer, used when the model attends through a cache. Loading a model checks that both give
+the same.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _lfm2(layer: Any, hidden_states: torch.Tensor, **_: Any) -> torch.Tensor:
 
 
 def _lightning(layer: Any, hidden_states: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, None]:
-    """Lightning attention (Qin et al. 2024), as MiniMax has it: every head fades at a rate of its own."""
+    """Lightning attention (Qin et al. 2024), as in MiniMax, with a decay rate per head."""
     heads, width = layer.num_attention_heads, layer.head_dim
     mixed = layer.act_fn(layer.qkv_proj(hidden_states)).unflatten(-1, (heads, 3 * width))
     query, key, value = (mixed[..., i * width : (i + 1) * width] for i in range(3))
@@ -55,9 +55,11 @@ def _mlstm(
     fgate: torch.Tensor,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """The matrix memory of xLSTM (Beck et al. 2024), query, key and value `[1, H, T, D]`, gates `[1, H, T]`: what it
-    adds up is divided by the sum of its keys, kept as one more number of values. Gates are capped, so no larger number
-    need be divided out of both."""
+    """The matrix memory of xLSTM (Beck et al. 2024), query, key and value `[1, H, T, D]`, gates `[1, H, T]`.
+
+    The result is divided by the sum of its keys, which is one more number of values. Gates are capped, so that neither
+    needs a common factor divided out.
+    """
     del layer
     queries, keys, values, inputs, forgets = (each.transpose(1, 2) for each in (query, key, value, igate, fgate))
     counted = torch.cat((values, torch.ones_like(values[..., :1])), -1)
@@ -75,7 +77,7 @@ def _gate(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Te
 
 
 def _griffin(layer: Any, input_states: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, None]:
-    """RG-LRU behind a convolution (De et al. 2024)."""
+    """RG-LRU after a convolution (De et al. 2024)."""
     unit = layer.rg_lru
     projected = layer.linear_x(input_states)
     _, position, cache_layer = mixing(projected)
@@ -207,7 +209,7 @@ def _chosen(layer: Any, original: Callable[..., Any], ours: Callable[..., Any], 
 
 
 def mix_by_ours(model: nn.Module) -> None:
-    """Lets such layers keep what they keep in the cache, in place; by itself the model runs as before."""
+    """Makes such layers use the cache when the model attends through one, in place; otherwise it runs as before."""
     for name, module in model.named_modules():
         own = _OWN.get(type(module).__name__)
         if own is None:

@@ -1,4 +1,4 @@
-"""Position embeddings of models that count positions by themselves: they take those that `feeding` announces."""
+"""Position embeddings of models that count positions themselves, changed to take those that `feeding` announces."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["position_offset", "take_positions"]
 
 
 def take_positions(model: nn.Module) -> None:
-    """Has the tables of positions of BART and its kin, which take no positions from outside, take them, in place."""
+    """Changes the position embeddings of BART and similar models in place, to take positions from `feeding`."""
     for name, module in model.named_modules():
         if name.endswith("embed_positions") and isinstance(module, nn.Embedding):
             module.forward = partial(_rows, module, module.forward)  # type: ignore[method-assign]
@@ -30,7 +30,7 @@ def _rows(table: Any, original: Callable[..., torch.Tensor], *args: Any, **optio
 
 
 def position_offset(model: nn.Module) -> int:
-    """What a model's numbers of positions begin with: RoBERTa and its kin count from behind the padding's."""
+    """Number of a model's first position: 0, or padding_idx + 1 for RoBERTa and similar models."""
     for module in model.modules():
         if hasattr(module, "create_position_ids_from_input_ids"):
             return int(module.padding_idx) + 1  # type: ignore[arg-type]

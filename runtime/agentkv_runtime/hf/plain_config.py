@@ -1,65 +1,78 @@
-"""A config.json of the families that are written without torch, read as transformers reads it. Imports no torch.
+"""Reads config.json as transformers does, for families that are exported without torch. Imports no torch.
 
-`tests/runtime/hf` holds every family to transformers' own reading: files of today, and of before `rope_parameters`.
+`tests/runtime/hf` compares every family with transformers' own reading, for files with and without `rope_parameters`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from agentkv_runtime.errors import ExportError, UnsupportedModelError
-from agentkv_runtime.printable import printable
-from agentkv_runtime.small_files import read_object
+from agentkv_runtime.folder.printable import printable
+from agentkv_runtime.folder.small_files import read_object
 
 __all__ = ["PlainConfig", "plain_config"]
 
 PlainConfig = dict[str, Any]
-"""What `Decoder` takes, under transformers' names."""
+"""Settings of a `Decoder`, under transformers' names."""
 
 _SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 _MOST = 1 << 24  # of a size; the largest vocabularies are a hundredth of it
 _MOST_LAYERS = 1 << 12
+_SMALLEST, _LARGEST = 1e-30, 1e30  # of other numbers, which become float32
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _SCALED = ("llama3", "yarn", "longrope")  # beyond an original context
+_PARTLY_TURNED = ("phi3",)
 
 
 @dataclass(frozen=True)
 class _Family:
-    """What transformers takes where a file says nothing, and what it makes of what the file says."""
+    """Defaults of transformers for one family, and its rules for settings that follow from others."""
 
     defaults: Mapping[str, Any] = field(default_factory=dict)
     theta: float = 10_000.0
     layer_types: Callable[[PlainConfig], list[str]] | None = None
-    """Where the file names none; None in families whose layers are all alike."""
+    """Derives the layer types if the file names none; None for families whose layers are all alike."""
     head_dim: int | None = None
-    """Where the file names none; None: the width by the heads."""
+    """Default head_dim; None: the hidden size divided by the heads."""
     refused: tuple[str, ...] = ()
-    """Settings that change what the model computes."""
+    """Settings that are refused, as they change what the model computes."""
 
 
 def _after_windows(config: PlainConfig) -> list[str]:
-    """Qwen: layers from `max_window_layers` on slide, where any do."""
-    slides, first = config["sliding_window"] is not None, config["max_window_layers"]
+    """Layer types of Qwen: sliding from layer `max_window_layers` on, if windows are used."""
+    slides, first = config["sliding_window"] is not None, _whole(config, "max_window_layers", least=0)
     return [_SLIDING if slides and i >= first else _FULL for i in range(config["num_hidden_layers"])]
 
 
 def _every_sixth(config: PlainConfig) -> list[str]:
-    """Gemma 3: all slide but every sixth."""
+    """Layer types of Gemma 3: sliding except for every sixth layer."""
     every = _whole(config, "sliding_window_pattern")
     return [_SLIDING if (i + 1) % every else _FULL for i in range(config["num_hidden_layers"])]
 
 
 def _where_not_turned(config: PlainConfig) -> list[str]:
-    """SmolLM3: layers without positions slide, where any do."""
+    """Layer types of SmolLM3: layers without rotary positions slide, if windows are used."""
     slides = config["use_sliding_window"] and config["sliding_window"] is not None
     return [_FULL if turned or not slides else _SLIDING for turned in config["no_rope_layers"]]
 
 
-_COMMON = {"rms_norm_eps": 1e-6, "tie_word_embeddings": False, "hidden_act": "silu"}
+_COMMON = {
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False,
+    "hidden_act": "silu",
+    "num_key_value_heads": None,
+    "head_dim": None,
+    "partial_rotary_factor": None,
+    "original_max_position_embeddings": None,
+    "rope_parameters": None,
+    "rope_scaling": None,
+    "rope_theta": None,
+    "rope_local_base_freq": None,
+}
 _QWEN = {
     "max_position_embeddings": 32768,
     "num_key_value_heads": 32,
@@ -139,10 +152,10 @@ _LOCAL_THETA = 10_000.0  # of Gemma 3's layers that slide
 
 
 def plain_config(folder: Path) -> PlainConfig:
-    """The config of a folder's model, with what transformers takes where it says nothing.
+    """Reads the config of a folder's model, completed with transformers' defaults.
 
     Raises UnsupportedModelError for a model of another family, or for a setting that changes what is computed;
-    ExportError, naming it, for a setting that cannot be.
+    ExportError, naming the setting, for an invalid one.
     """
     path = folder / "config.json"
     said = read_object(path, ExportError)
@@ -156,28 +169,43 @@ def plain_config(folder: Path) -> PlainConfig:
 
 
 class _Wrong(Exception):
-    """A setting that cannot be; its message names it."""
+    """An invalid setting, which the message names."""
 
 
 def _read(said: PlainConfig, family: _Family) -> PlainConfig:
     for name in ("quantization_config", *family.refused):
         if said.get(name):
             raise UnsupportedModelError(f"{name} of {said['model_type']} is not read without torch")
-    config = {**_COMMON, **family.defaults, **said}
+    known = {**_COMMON, **family.defaults}
+    # Whatever else a file says means nothing to the family.
+    config: PlainConfig = {name: said.get(name, known.get(name)) for name in ("model_type", *_SIZES, *known)}
+    if family.layer_types is not None:
+        config["layer_types"] = said.get("layer_types")
     for name in _SIZES:
         _whole(config, name)
     if config["num_hidden_layers"] > _MOST_LAYERS:
         raise _Wrong(f"num_hidden_layers is {config['num_hidden_layers']}")
-    if config.get("num_key_value_heads") is None:
+    if config["num_key_value_heads"] is None:
         config["num_key_value_heads"] = config["num_attention_heads"]
-    if config.get("head_dim") is None:
+    if config["head_dim"] is None:
         config["head_dim"] = family.head_dim or config["hidden_size"] // config["num_attention_heads"]
     for name in ("num_key_value_heads", "head_dim", "max_position_embeddings"):
         _whole(config, name)
-    if config["num_attention_heads"] % config["num_key_value_heads"] or config["head_dim"] % 2:
-        raise _Wrong("its heads do not divide among one another")
-    if not 0 < _number(config, "rms_norm_eps") < 1:
+    if config["num_attention_heads"] % config["num_key_value_heads"]:
+        heads, shared = config["num_attention_heads"], config["num_key_value_heads"]
+        raise _Wrong(f"num_attention_heads is {heads}, and no multiple of num_key_value_heads, {shared}")
+    if config["head_dim"] % 2:
+        raise _Wrong(f"head_dim is {config['head_dim']}, and odd")
+    if _number(config, "rms_norm_eps") >= 1:
         raise _Wrong(f"rms_norm_eps is {config['rms_norm_eps']!r:.40}")
+    for name, default in known.items():
+        if isinstance(default, bool):
+            _one_of(config, name, (True, False))
+    if "query_pre_attn_scalar" in known:
+        _number(config, "query_pre_attn_scalar")
+    act = "hidden_activation" if "hidden_activation" in known else "hidden_act"
+    if not isinstance(config[act], str):
+        raise _Wrong(f"{act} is {config[act]!r:.40}")
     if config["model_type"] == "gemma" and config["hidden_act"] == "gelu":  # as its first files say
         config["hidden_act"] = "gelu_pytorch_tanh"
     _take_layers(config, family)
@@ -186,7 +214,7 @@ def _read(said: PlainConfig, family: _Family) -> PlainConfig:
 
 
 def _take_layers(config: PlainConfig, family: _Family) -> None:
-    """Sets what differs between layers."""
+    """Sets the settings that differ between layers."""
     layers = config["num_hidden_layers"]
     if "max_window_layers" in family.defaults and not config["use_sliding_window"]:
         config["sliding_window"] = None
@@ -202,7 +230,7 @@ def _take_layers(config: PlainConfig, family: _Family) -> None:
     if family.layer_types is None:
         config["layer_types"] = None
         return
-    if config.get("layer_types") is None:
+    if config["layer_types"] is None:
         config["layer_types"] = family.layer_types(config)
     _each(config, "layer_types", (_FULL, _SLIDING), layers)
     if _SLIDING in config["layer_types"] and config["sliding_window"] is None:
@@ -210,12 +238,12 @@ def _take_layers(config: PlainConfig, family: _Family) -> None:
 
 
 def _rope_parameters(config: PlainConfig, family: _Family) -> PlainConfig:
-    """As today's files have them. Older ones have `rope_theta` and `rope_scaling` beside one another."""
+    """`rope_parameters`, also of older files, which have `rope_theta` and `rope_scaling` instead."""
     said, scaling = (_dict_of(config, name) for name in ("rope_parameters", "rope_scaling"))
-    theta = config.get("rope_theta") or family.theta
+    theta = family.theta if config["rope_theta"] is None else config["rope_theta"]
     if config["model_type"] == "gemma3_text":
         full, sliding = (dict(_dict_of(said, name)) for name in (_FULL, _SLIDING))
-        local = config.get("rope_local_base_freq") or _LOCAL_THETA
+        local = _LOCAL_THETA if config["rope_local_base_freq"] is None else config["rope_local_base_freq"]
         return {
             _SLIDING: _checked(sliding, config, local),
             _FULL: _checked({**full, **scaling}, config, theta),
@@ -224,14 +252,19 @@ def _rope_parameters(config: PlainConfig, family: _Family) -> PlainConfig:
 
 
 def _checked(rules: PlainConfig, config: PlainConfig, theta: float) -> PlainConfig:
+    for name, rule in rules.items():
+        if isinstance(rule, dict):
+            raise _Wrong(f"rope_parameters have rules of their own for {name!r:.40}")
     rules.setdefault("rope_type", rules.get("type") or "default")
+    if not isinstance(rules["rope_type"], str):
+        raise _Wrong(f"rope_type of rope_parameters is {rules['rope_type']!r:.40}")
     if config["model_type"] == "phi3" and rules["rope_type"] in ("su", "yarn"):  # as its first files say
         rules["rope_type"] = "longrope"
     rules.setdefault("rope_theta", theta)
-    if (part := config.get("partial_rotary_factor")) is not None:
+    if (part := config["partial_rotary_factor"]) is not None:
         rules.setdefault("partial_rotary_factor", part)
     if rules["rope_type"] in _SCALED:
-        beside = config.get("original_max_position_embeddings")
+        beside = config["original_max_position_embeddings"]
         rules["original_max_position_embeddings"] = (
             beside or rules.get("original_max_position_embeddings") or config["max_position_embeddings"]
         )
@@ -241,11 +274,16 @@ def _checked(rules: PlainConfig, config: PlainConfig, theta: float) -> PlainConf
     for name in _RULE_NUMBERS & rules.keys():
         if rules[name] is not None:
             _number(rules, name)
+    for name in ("mscale", "mscale_all_dim"):
+        if rules.get(name):  # 0 says the same as nothing
+            _number(rules, name)
     if rules["rope_type"] == "llama3" and rules["high_freq_factor"] <= rules["low_freq_factor"]:
         raise _Wrong("high_freq_factor of rope_parameters is not above low_freq_factor")
     turned = int(config["head_dim"] * (rules.get("partial_rotary_factor") or 1.0))
     if not 0 < turned <= config["head_dim"] or turned % 2:
         raise _Wrong(f"rope_parameters turn {turned} of {config['head_dim']} numbers of a head")
+    if turned < config["head_dim"] and config["model_type"] not in _PARTLY_TURNED:
+        raise UnsupportedModelError(f"partial_rotary_factor of {config['model_type']} is not read without torch")
     for name in ("short_factor", "long_factor"):
         if rules["rope_type"] == "longrope":
             factors = dict(enumerate(rules[name])) if isinstance(rules[name], list) else {}
@@ -261,7 +299,7 @@ _RULES = {
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
     "longrope": ("short_factor", "long_factor"),
 }
-"""What each type of rope cannot do without."""
+"""Parameters that each type of rope requires."""
 _RULE_NUMBERS = {
     "attention_factor",
     "beta_fast",
@@ -282,18 +320,23 @@ def _dict_of(settings: PlainConfig, name: str) -> PlainConfig:
     return value or {}
 
 
-def _whole(settings: PlainConfig, name: str) -> int:
+def _whole(settings: PlainConfig, name: str, least: int = 1) -> int:
     value = settings.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < _MOST:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < _MOST:
         raise _Wrong(f"{name} is {value!r:.40}")
     return value
 
 
 def _number(settings: Mapping[Any, Any], name: Any) -> float:
     value = settings.get(name)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not _SMALLEST < value < _LARGEST:
         raise _Wrong(f"{name} is {value!r:.40}")
     return value
+
+
+def _one_of(settings: PlainConfig, name: str, allowed: tuple[Any, ...]) -> None:
+    if not any(settings[name] is each for each in allowed):
+        raise _Wrong(f"{name} is {settings[name]!r:.40}, and must be one of {allowed}")
 
 
 def _each(settings: PlainConfig, name: str, allowed: tuple[Any, ...], count: int) -> None:

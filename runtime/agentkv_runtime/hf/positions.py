@@ -1,4 +1,4 @@
-"""How far a model's history may go: as long as its keys do not depend on what comes after them."""
+"""Bounds of a model's positions, up to which keys do not depend on later tokens."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from agentkv_runtime.errors import ExportError
 __all__ = ["long_factors", "position_limit", "rope_parameters", "trained_positions"]
 
 _STRETCHED = ("yarn", "dynamic")
-"""Kinds of rope that take a model beyond what it was trained on without more training."""
+"""Types of rope that extend a model beyond its training without further training."""
 
 _LENGTHS = ("max_position_embeddings", "max_seq_len", "max_target_positions", "index_topk", "keep_window_size")
 
 
 def rope_parameters(config: Any) -> list[dict[str, Any]]:
-    """The rope parameters of a text config: one dict, one per layer type where layers differ, or none."""
+    """Rope parameters of a text config: one dict, one per layer type if these differ, or none."""
     parameters = getattr(config, "rope_parameters", None)
     if not isinstance(parameters, dict):
         return []
@@ -29,7 +29,7 @@ def _original(config: Any, parameters: dict[str, Any]) -> int | None:
 
 
 def long_factors(config: Any, max_context: int | None) -> bool:
-    """Does a history of `max_context` rows need the long factors of a long-rope model?"""
+    """Whether a history of `max_context` rows needs the long factors of a long-rope model."""
     return max_context is not None and any(
         parameters.get("rope_type") == "longrope" and max_context > (_original(config, parameters) or max_context)
         for parameters in rope_parameters(config)
@@ -37,13 +37,13 @@ def long_factors(config: Any, max_context: int | None) -> bool:
 
 
 def position_limit(config: Any, max_context: int | None = None, reserved: int = 0) -> int | None:
-    """Positions that a model of this text config may be fed; None where its config names no length.
+    """Number of positions that a model of this text config computes; None if the config names no length.
 
-    That is the length it names (of its position table, that it was trained for, or up to which its attention picks
-    all), less the rows of the table that are `reserved` for something else. Long-rope models turn all keys
-    anew once the history passes their original context, so they end there; where `max_context` exceeds it they take
-    their long factors from the first token on, and end at `max_context`. Below it they end at `max_context`, as every
-    model does. Raises ExportError for a `max_context` below 1.
+    The config's length is that of the position table, of the training, or up to which sparse attention picks all
+    tokens, less the `reserved` rows of the table. Long-rope models would rotate all keys anew once the history passes
+    their original context, so they end there; with a `max_context` above it they use their long factors from the first
+    token on, and end at `max_context`. Otherwise `max_context` only lowers the limit. Raises ExportError for a
+    `max_context` below 1.
     """
     if max_context is not None and max_context < 1:
         raise ExportError(f"max_context is {max_context}, but a history has at least 1 position")
@@ -62,8 +62,10 @@ def position_limit(config: Any, max_context: int | None = None, reserved: int = 
 
 
 def trained_positions(config: Any) -> int | None:
-    """Positions that a model of this text config was trained on, where its rope is stretched further and its config
-    names both (YaRN, Peng et al. 2023; dynamic NTK scaling); None otherwise."""
+    """Positions that a model was trained on, if its rope extends beyond them and its config names both; None otherwise.
+
+    YaRN (Peng et al. 2023) and dynamic NTK scaling extend it.
+    """
     lengths = [
         original
         for parameters in rope_parameters(config)

@@ -1,4 +1,4 @@
-"""What is put into a model before it runs at all, so that it can attend through a cache later."""
+"""Changes to a model before its first run that let it attend through a cache later."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["prepare"]
 
 
 def prepare(model: Any) -> None:
-    """Changes a model in place; by itself it computes what it did, and its weights may be deferred afterwards."""
+    """Changes a model in place. It computes the same without a cache, and its weights may be deferred afterwards."""
     absorb_latents(model, remember_latent)
     ask_for_attention(model)
     pick_all(model)

@@ -1,4 +1,4 @@
-"""How one layer attends: which positions its rows see, and what becomes of products of queries and keys."""
+"""Visibility and scores of one layer's attention: positions that rows see, and weights from products of q and k."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ __all__ = ["Scoring"]
 
 @dataclass(frozen=True)
 class Scoring:
-    """What `agentkv::update_and_attend` is told beside tensors of rows."""
+    """Parameters of `agentkv::update_and_attend` beside the tensors of rows."""
 
     scale: float
     window: int = 0
-    """Positions that a row sees, its own among them; 0: all before it."""
+    """Number of positions that a row sees, its own included; 0 for all before it."""
     chunk: int = 0
-    """A row sees from the start of its chunk of so many positions on (Llama 4); 0: from the first position on."""
+    """Size of chunks: a row sees positions from the start of its chunk on (Llama 4); 0 for no chunks."""
     cap: float = 0.0
-    """A score becomes `cap * tanh(score / cap)` (Gemma 2, 2024); 0: as it is."""
+    """Cap of scores, which become `cap * tanh(score / cap)` (Gemma 2, 2024); 0 for none."""
     sink_scores: torch.Tensor | None = None
-    """`[Hq]`: a score per head that takes weight and has no value (gpt-oss, 2025)."""
+    """Score per head that takes weight without having a value, `[Hq]` (gpt-oss, 2025)."""
     slopes: torch.Tensor | None = None
-    """`[Hq]`: what a score gains per position, times that seen less the row's own (ALiBi, Press et al. 2021)."""
+    """Slope per head, `[Hq]`; a score gains slope * (seen position - row's position) (ALiBi, Press et al. 2021)."""
 
     def visible(self, position: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
-        """Bool `[T, N]`: may rows at `position` `[T]` see keys at `seen` `[N]`?"""
+        """Mask, bool `[T, N]`: whether rows at `position` `[T]` may see keys at `seen` `[N]`."""
         rows = position[:, None]
         visible = seen <= rows
         if self.window:
@@ -38,7 +38,7 @@ class Scoring:
     def weights(
         self, products: torch.Tensor, position: torch.Tensor, seen: torch.Tensor, visible: torch.Tensor
     ) -> torch.Tensor:
-        """Products of queries and keys `[Hq, T, N]`, not scaled, as weights of values; `visible` `[T, N]`."""
+        """Weights of values `[Hq, T, N]` from unscaled products q k `[Hq, T, N]`; mask `visible` `[T, N]`."""
         scores = products * self.scale
         if self.cap:
             scores = self.cap * torch.tanh(scores / self.cap)

@@ -1,7 +1,7 @@
-"""The selective scan of Mamba (Gu and Dao 2023), and other recurrences of channels by themselves (RG-LRU; De et al.
-2024): `agentkv::selective_scan`.
+"""The selective scan of Mamba (Gu and Dao 2023), and other recurrences of single channels (RG-LRU; De et al. 2024):
+`agentkv::selective_scan`.
 
-Of each channel and each of its states:
+For each channel and each of its states:
 
     S(t) = exp(decay(t) rate) S(t - 1) + b(t) x(t),   out(t) = the sum over states of c(t) S(t)
 """
@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import torch
 
+from agentkv_runtime.folder.metadata import Kept, LayerShape
 from agentkv_runtime.hf.op import active
-from agentkv_runtime.metadata import Kept, LayerShape
 
 __all__ = ["ScanInputs", "scan_shape", "selective_scan"]
 
@@ -21,19 +21,19 @@ _LIBRARY = torch.library.Library("agentkv", "FRAGMENT")
 
 
 class ScanInputs(NamedTuple):
-    """What a forward brings to a layer that scans."""
+    """Inputs of a selective scan for T rows."""
 
     x: torch.Tensor
-    """`[1, T, C]`, as decay."""
+    """`[1, T, C]`, like `decay`."""
     decay: torch.Tensor
     rates: torch.Tensor
-    """`[N, C]`; times decay at most 0."""
+    """`[N, C]`; decay times rate is at most 0."""
     b: torch.Tensor
-    """`[1, T, N]`, as c."""
+    """`[1, T, N]`, like `c`."""
     c: torch.Tensor
 
     def check(self) -> None:
-        """Raises RuntimeError for tensors that do not go together."""
+        """Raises RuntimeError for tensors whose shapes do not fit each other."""
         x, b = self.x, self.b
         torch._check(
             x.dim() == 3 and x.shape[0] == 1 and x.shape == self.decay.shape and b.shape == self.c.shape,
@@ -45,12 +45,12 @@ class ScanInputs(NamedTuple):
         )
 
     def step(self, state: torch.Tensor, t: int) -> torch.Tensor:
-        """The state `[N, C]` behind row t, of that before it."""
+        """The state `[N, C]` after row t, from the one before it."""
         return (self.decay[0, t] * self.rates).exp() * state + self.b[0, t, :, None] * self.x[0, t]
 
 
 def scan_shape(x: torch.Tensor, b: torch.Tensor) -> LayerShape:
-    """What the cache keeps of a token for a scan of such tensors."""
+    """Shape of the cache entry per token of a scan with these tensors."""
     return LayerShape(1, int(b.shape[2]), int(x.shape[2]), Kept.SCAN)
 
 

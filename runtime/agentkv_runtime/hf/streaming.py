@@ -1,4 +1,4 @@
-"""Models whose matrices stay in their files."""
+"""Loading of models whose matrices stay in their files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _names_of_parameters(model: nn.Module) -> dict[nn.Parameter, list[str]]:
 
 
 def _source(weights: Weights, names: list[str]) -> str | None:
-    """The name under which a tensor is stored; None where it is not, or as several that differ."""
+    """The name under which a tensor is stored; None if it is not, or if tied names have different values."""
     here = [name for name in names if name in weights.names()]
     if not here or (len(here) > 1 and any(not torch.equal(weights.load(here[0]), weights.load(n)) for n in here[1:])):
         return None
@@ -35,10 +35,10 @@ def _source(weights: Weights, names: list[str]) -> str | None:
 
 @torch.no_grad()
 def streamed_model(config: PretrainedConfig, weights: Weights) -> PreTrainedModel | None:
-    """A float32 causal language model for inference whose parameters of two dimensions and more are deferred.
+    """Makes a float32 causal language model for inference with deferred parameters of two and more dimensions.
 
-    None where `weights` are not that model's as they are, tensor by tensor: checkpoints that transformers converts
-    while it loads them (experts that it stacks, older names, quantised ones), or that lack something.
+    Returns None if `weights` do not match the model's tensors one by one: for checkpoints that transformers converts
+    while loading (stacked experts, older names, quantised ones), or that lack tensors.
     """
     if getattr(config, "quantization_config", None) is not None:
         return None

@@ -1,4 +1,4 @@
-"""Queries that grow with their position (Llama 4): by the positions that `feeding` announces, not counted from 0."""
+"""Scaling of queries by their position (Llama 4), using the positions that `feeding` announces."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ __all__ = ["Temperature", "take_temperatures"]
 
 
 class Temperature:
-    """By what a layer multiplies its queries."""
+    """Factor of a layer's queries."""
 
     def __init__(self, floor_scale: float, attn_scale: float) -> None:
         self.floor_scale, self.attn_scale = floor_scale, attn_scale
 
     def of(self, position: torch.Tensor) -> torch.Tensor:
-        """position `[T]` -> float32 `[T, 1]`."""
+        """Factors for position `[T]`, float32 `[T, 1]`."""
         steps = torch.floor((position.float() + 1.0) / self.floor_scale)
         return (torch.log1p(steps) * self.attn_scale + 1.0)[:, None]
 
 
 def take_temperatures(model: nn.Module) -> None:
-    """Has attention layers that would count positions themselves leave it to our attention, in place."""
+    """Makes attention layers that count positions themselves leave the scaling to our attention, in place."""
     for module in model.modules():
         layer: Any = module
         if getattr(layer, "attn_temperature_tuning", False) and not layer.use_rope:

@@ -29,14 +29,14 @@ class _HeadOnRows(nn.Module):
         self.head = head
 
     def __getattr__(self, name: str) -> Any:
-        """The head's own attributes, where a model reads more of it than its result."""
+        """Attributes of the wrapped head, for models that read them."""
         try:
             return super().__getattr__(name)
         except AttributeError:
             return getattr(super().__getattr__("head"), name)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """hidden `[1, T, H]` -> `[N, vocab]` for the rows that CachedForward was asked for."""
+        """hidden `[1, T, H]` -> `[N, vocab]` for the rows that CachedForward selected."""
         rows = _rows.get()
         assert rows is not None, "the head runs inside CachedForward"
         out: torch.Tensor = self.head(hidden.index_select(1, rows).view(-1, hidden.shape[-1]))
@@ -44,10 +44,10 @@ class _HeadOnRows(nn.Module):
 
 
 class CachedForward(nn.Module):
-    """Feeds T tokens at their positions and returns the logits of N chosen rows. Takes the model over."""
+    """Feeds T tokens at their positions and returns the logits of N chosen rows. Changes the model in place."""
 
     def __init__(self, model: PreTrainedModel, features: Sequence[int] = ()) -> None:
-        """`features`: after how many decoder layers to give out the residual stream, too; empty for nowhere.
+        """`features` are numbers of decoder layers after which to return the residual stream, too.
 
         Raises UnsupportedModelError for a model without a language-model head or without those layers.
         """
@@ -61,7 +61,7 @@ class CachedForward(nn.Module):
         model.set_output_embeddings(_HeadOnRows(head))
         self.model = model.eval()
         self.attended: set[int] = set()
-        """`layer_idx` of the layers that attended in any forward."""
+        """`layer_idx` of the layers that have attended in any forward."""
         self._stream = ResidualStream(model, features) if features else None
 
     def forward(

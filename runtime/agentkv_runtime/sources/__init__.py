@@ -1,1 +1,1 @@
-"""What models are exported from, beside the safetensors of a Hugging Face folder: GGUF files, LoRA adapters."""
+"""Sources of an export beside the safetensors of a Hugging Face folder: GGUF files, LoRA adapters."""

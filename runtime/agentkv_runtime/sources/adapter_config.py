@@ -1,4 +1,4 @@
-"""What a LoRA adapter says of itself."""
+"""Reading and checking the `adapter_config.json` of a LoRA adapter."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from pathlib import Path
 from typing import Any
 
 from agentkv_runtime.errors import ExportError, UnsupportedModelError
-from agentkv_runtime.small_files import read_object
+from agentkv_runtime.folder.small_files import read_object
 
 __all__ = ["INSTEAD", "read_adapter_config"]
 
 INSTEAD = "Merge it with peft (merge_and_unload), save that model and export it"
 
 _BEGINNINGS = (True, False, "gaussian", "eva", "orthogonal")
-"""Of `init_lora_weights`: what leaves the base weight as it is."""
+"""Values of `init_lora_weights` that leave the base weight unchanged."""
 
 
 def read_adapter_config(adapter: Path) -> dict[str, Any]:
-    """`adapter_config.json` of an adapter that can be merged, as far as it says so. Imports no torch.
+    """Reads `adapter_config.json` and checks that the adapter can be merged. Imports no torch.
 
-    Raises ExportError for a folder that holds no adapter, UnsupportedModelError for one that is more than LoRA.
+    Raises ExportError for a folder without an adapter or with wrong numbers, UnsupportedModelError for adapters of
+    other kinds than LoRA.
     """
     if not (adapter / "adapter_config.json").is_file():
         raise ExportError(f"{adapter}: no adapter: it has no adapter_config.json. Give the folder that peft wrote")

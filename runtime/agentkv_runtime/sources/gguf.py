@@ -1,4 +1,4 @@
-"""The model of a GGUF file, its weights dequantised; parameters know the blocks that they were made of."""
+"""Loading of a GGUF file as a float32 model, whose parameters keep references to their blocks."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ __all__ = ["GGUFWeights", "load_gguf"]
 
 
 class GGUFWeights:
-    """The tensors of a file; a `Weights`. Read from the mapped file one by one."""
+    """A `Weights` over a mapped GGUF file, which reads its tensors one by one."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ExportError for a file that cannot be read."""
+        """Opens the file. Raises ExportError if it cannot be read."""
         try:
             self._weights = describe(open_file(path)).weights()
         except GGUFError as error:
             raise ExportError(str(error)) from error
 
     def names(self) -> Collection[str]:
-        """Names of parameters; tied ones once."""
+        """Names of all parameters; of tied ones the first."""
         return self._weights.names()
 
     def load(self, name: str) -> torch.Tensor:
-        """A parameter, dequantised to float32. Raises UnsupportedModelError for blocks that cannot be."""
+        """A parameter, dequantised to float32. Raises UnsupportedModelError for an unknown block type."""
         return torch.from_numpy(self._weights.floats(name).copy())
 
     def blocks(self, name: str) -> Blocks | None:
-        """The parameter as the file has it, its rows in the order of `load`; None for what is no matrix of its rows."""
+        """The parameter in the file's blocks, with rows in the order of `load`; None if it has no blocks."""
         found = self._weights.blocks(name)
         if found is None:
             return None
@@ -46,7 +46,7 @@ class GGUFWeights:
 
 
 def load_gguf(path: Path, described: Path) -> PreTrainedModel:
-    """The float32 model of a GGUF file whose config is in the folder `described`; parameters know their blocks.
+    """Loads the float32 model of a GGUF file whose config is in the folder `described`; `blocks_of` finds its blocks.
 
     Raises ExportError.
     """

@@ -27,16 +27,17 @@ _PAIR = re.compile(r"(?P<module>.+)\.lora_(?P<kind>embedding_)?(?P<side>[AB])(\.
 
 
 class LoraWeights:
-    """The weights of a model with an adapter merged into them; a `Weights`.
+    """A `Weights` that merges an adapter into another one.
 
     Attributes:
-        changed: names of those that the adapter changes.
+        changed: names of the weights that the adapter changes.
     """
 
     def __init__(self, base: Weights, adapter: Path) -> None:
-        """Raises ExportError for a folder that holds no adapter, or one that does not fit the model.
+        """Reads the adapter.
 
-        Raises UnsupportedModelError for adapters that are more than LoRA.
+        Raises ExportError for a folder without an adapter, or with one that does not fit the model, and
+        UnsupportedModelError for adapters of other kinds than LoRA.
         """
         self._base = base
         self._config = read_adapter_config(adapter)
@@ -65,11 +66,11 @@ class LoraWeights:
         self.changed = {*self._pairs, *self._whole}
 
     def names(self) -> Collection[str]:
-        """Those of the model."""
+        """Names of the model's weights."""
         return self._base.names()
 
     def load(self, name: str) -> torch.Tensor:
-        """A weight with its change; changed ones are float32. Raises ExportError where the shapes do not fit."""
+        """A weight with its change, which makes it float32. Raises ExportError if the shapes do not fit."""
         if name not in self.changed:
             return self._base.load(name)
         weight = self._base.load(name)
@@ -108,7 +109,7 @@ class LoraWeights:
 
 
 class _ModelWeights:
-    """Those of a model in memory."""
+    """A `Weights` over a model in memory."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._parameters = dict(model.named_parameters())
@@ -122,7 +123,7 @@ class _ModelWeights:
 
 @torch.no_grad()
 def merge_adapter(model: PreTrainedModel, adapter: Path) -> None:
-    """Changes a model's weights in place as an adapter says. Raises ExportError, before any is changed."""
+    """Merges an adapter into a model's weights in place. Raises ExportError before any weight is changed."""
     weights = LoraWeights(_ModelWeights(model), adapter)
     if model.config.get_text_config().tie_word_embeddings:
         embedding = model.get_input_embeddings().weight
@@ -139,7 +140,7 @@ def merge_adapter(model: PreTrainedModel, adapter: Path) -> None:
 
 
 def _patterned(patterns: dict[str, float] | None, module: str, usual: float) -> float:
-    """The value of the first pattern that the end of a module's name matches, as peft reads them."""
+    """The value of the first pattern that matches the end of a module's name, as in peft; `usual` if none does."""
     for pattern, value in (patterns or {}).items():
         if re.match(rf"(.*\.)?({pattern})$", module):
             return value

@@ -1,4 +1,4 @@
-"""Weights put into a model in memory."""
+"""Copying of weights into a model in memory."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["place_weights"]
 
 @torch.no_grad()
 def place_weights(weights: Weights, model: torch.nn.Module) -> list[str]:
-    """Copies every tensor to what has its name; returns the names that there is none for.
+    """Fills the parameters and saved buffers of a model; returns the names that `weights` lacks.
 
-    Raises ExportError for one of another shape, UnsupportedModelError for codes.
+    Raises ExportError for a tensor of another shape, UnsupportedModelError for codes.
     """
     there = set(weights.names())
     missing = []

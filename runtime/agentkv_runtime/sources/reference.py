@@ -1,4 +1,4 @@
-"""The model of a source as transformers itself computes it, in float32: what exported models are compared with."""
+"""A source's model as transformers computes it, in float32, for comparison with exported models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SourceModel:
     block = 64
 
     def __init__(self, path: Path) -> None:
-        """Loads the whole model in float32. Raises ExportError for what export would not take either."""
+        """Loads the whole model in float32. Raises ExportError for sources that export refuses, too."""
         with described(path) as words:
             self._model: Any = load_source(path, words.folder, None)
             load_all(self._model)
@@ -34,7 +34,7 @@ class SourceModel:
         return rows
 
     def logits(self, tokens: Sequence[int], first: int, block: int) -> Iterator[Logits]:
-        """Next-token logits after tokens[first:]: float32 `[block or fewer, vocab]` each."""
+        """Yields next-token logits after tokens[first:], float32 `[<= block, vocab]` each."""
         rows = self._last(tokens, len(tokens) - first)
         for begin in range(0, len(rows), block):
             yield rows[begin : begin + block]

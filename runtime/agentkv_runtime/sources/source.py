@@ -1,4 +1,4 @@
-"""The kinds of sources that a model is exported from."""
+"""Telling the kinds of sources of an export apart, and loading each."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tempfile import gettempdir
 from typing import TYPE_CHECKING
 
 from agentkv_runtime.errors import ExportError
-from agentkv_runtime.small_files import read_object
-from agentkv_runtime.staging import staged
+from agentkv_runtime.folder.small_files import read_object
+from agentkv_runtime.folder.staging import staged
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -26,7 +26,7 @@ _MAGIC = b"GGUF"
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether a path is a file that is called a GGUF file, or begins as one. Raises OSError for one out of reach."""
+    """Whether a path is a file whose suffix or first bytes are those of GGUF. Raises OSError for an unreadable file."""
     if not path.is_file():
         return False
     if path.suffix.lower() == ".gguf":
@@ -37,18 +37,18 @@ def is_gguf(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class Described:
-    """Where a model's config and its tokenizer are."""
+    """The folder with a model's config and tokenizer, and the objects that they were written from."""
 
     folder: Path
     gguf: Description | None = None
-    """Of a GGUF file."""
+    """The description of a GGUF file; None for other sources."""
     library: Tokenizer | None = None
-    """What its tokenizer was written from."""
+    """The tokenizer of a GGUF file, from which `folder`'s tokenizer was written; None for other sources."""
 
 
 @contextmanager
 def described(src: Path) -> Iterator[Described]:
-    """The folder of a model's config and tokenizer: its own, or one for the block. Raises ExportError."""
+    """Yields the folder of a model's config and tokenizer: `src`, or a temporary one. Raises ExportError."""
     if not is_gguf(src) and not _is_vision_language(src):
         yield Described(src)
         return
@@ -61,7 +61,10 @@ def _is_vision_language(src: Path) -> bool:
 
 
 def _write_description(src: Path, folder: Path) -> Described:
-    """What a GGUF file, or a language model within another, is described by."""
+    """Writes config and tokenizer of a GGUF file, or of the language model in a vision-language one, to `folder`.
+
+    Raises ExportError.
+    """
     if is_gguf(src):
         from agentkv_runtime.gguf.description import write_description
 
@@ -77,7 +80,7 @@ def _write_description(src: Path, folder: Path) -> Described:
 
 
 def load_source(src: Path, folder: Path, adapter: Path | None) -> PreTrainedModel:
-    """The model in `src`, described by `folder`, with the adapter merged into its weights. Raises ExportError."""
+    """Loads the model in `src`, described by `folder`, and merges the adapter into its weights. Raises ExportError."""
     from agentkv_runtime.hf.load import load_model
 
     if is_gguf(src):

@@ -1,6 +1,7 @@
 """The language model of a vision-language checkpoint, as a model of its own.
 
-Text alone runs through it as through the whole: Qwen's rotary embeddings in three dimensions are then those in one.
+For text alone it computes the same as the whole model, as Qwen's three-dimensional rotary embeddings then equal
+one-dimensional ones.
 """
 
 from __future__ import annotations
@@ -16,23 +17,23 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from agentkv_runtime.chat_templates import TEMPLATE_FILES
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.hf.blame import first_line
 from agentkv_runtime.hf.load import read_config
 from agentkv_runtime.hf.weights import FolderWeights
 from agentkv_runtime.sources.placing import place_weights
+from agentkv_runtime.text.chat_templates import TEMPLATE_FILES
 
 __all__ = ["TowerWeights", "load_text_tower", "write_tower_description"]
 
 _ALONE = {"qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3"}
-"""What a language model is called that transformers knows by itself under another name."""
+"""Model types of language models in transformers, by their type within a vision-language model."""
 _PREFIXES = ((r"^(model\.)?language_model\.(?=lm_head)", ""), (r"^(model\.)?language_model\.(model\.)?", "model."))
 _COMPANIONS = ("tokenizer*.json", "generation_config.json", *TEMPLATE_FILES)
 
 
 def write_tower_description(src: Path, folder: Path) -> bool:
-    """Writes config and tokenizer of the language model in `src` to `folder`; False where it is no such checkpoint.
+    """Writes config and tokenizer of the language model in `src` to `folder`; returns False for another checkpoint.
 
     Raises ExportError for a config that transformers cannot read.
     """
@@ -67,10 +68,10 @@ def _tower_config(src: Path) -> PretrainedConfig | None:
 
 
 class TowerWeights:
-    """The tensors of a checkpoint that belong to its language model; a `Weights`."""
+    """A `Weights` over the tensors of a checkpoint that belong to its language model."""
 
     def __init__(self, src: Path) -> None:
-        """Raises ExportError for files that cannot be read."""
+        """Opens the files. Raises ExportError if they cannot be read."""
         try:
             self._whole = FolderWeights(src)
         except (OSError, SafetensorError) as error:
@@ -78,16 +79,16 @@ class TowerWeights:
         self._stored = {_own_name(name): name for name in self._whole.names()}
 
     def names(self) -> Collection[str]:
-        """Of all tensors of the checkpoint, those of the language model as it has them by itself."""
+        """Names of all tensors; the language model's without the prefix that the checkpoint gives them."""
         return self._stored.keys()
 
     def load(self, name: str) -> torch.Tensor:
-        """One of them, as it is stored."""
+        """A tensor as stored."""
         return self._whole.load(self._stored[name])
 
 
 def load_text_tower(src: Path, described: Path) -> PreTrainedModel:
-    """The float32 language model of the checkpoint `src`; its config is in `described`. Raises ExportError."""
+    """Loads the float32 language model of the checkpoint `src`; its config is in `described`. Raises ExportError."""
     config = read_config(described)
     config._attn_implementation = "eager"
     model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)

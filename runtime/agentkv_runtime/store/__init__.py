@@ -1,1 +1,1 @@
-"""Exported models that are kept on this machine: pulled from the hub, or exported when they were first opened."""
+"""The store of exported models on this machine: pulled from the hub, or exported when first opened."""

@@ -1,4 +1,4 @@
-"""Short names of models, of a list that ships (`catalogue.toml`)."""
+"""Short names of models, from the list `catalogue.toml` that is part of the package."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentkv_runtime.store.hub import Name
 __all__ = ["POSITIONS", "ListedModel", "catalogue", "listed", "nearest"]
 
 POSITIONS = 8192
-"""Of the history that `memory` counts."""
+"""Length of the history that `memory` counts, in positions."""
 _KEYS_AND_VALUES = 2
 _FP16 = 2  # bytes
 
@@ -27,9 +27,9 @@ class ListedModel:
         source: its file on the hub.
         licence: as its model card has it.
         size: bytes of the file.
-        cells: layers, K/V heads, and values of a head.
+        cells: numbers of layers, of K/V heads, and of values of a head.
         tools: whether it calls tools: "yes", "no" or "not measured".
-        usual: the family's name alone means it.
+        usual: whether the family's name alone stands for it.
     """
 
     name: str
@@ -42,7 +42,7 @@ class ListedModel:
 
     @property
     def family(self) -> str:
-        """Its name without the size."""
+        """Name without the size."""
         return self.name.partition(":")[0]
 
     @property
@@ -54,7 +54,7 @@ class ListedModel:
 
 @cache
 def catalogue() -> tuple[ListedModel, ...]:
-    """All of them, in the order of the list."""
+    """All listed models, in the order of the list."""
     text = (Path(__file__).parent / "catalogue.toml").read_text(encoding="utf-8")
     return tuple(
         ListedModel(
@@ -71,12 +71,12 @@ def catalogue() -> tuple[ListedModel, ...]:
 
 
 def listed(name: str) -> ListedModel | None:
-    """The model of a short name, in any case; of a family's name alone its usual size. None for others."""
+    """The model of a short name in any case, or a family's usual model for its name alone; None for other names."""
     asked = name.lower()
     return next((one for one in catalogue() if one.name == asked or (one.usual and one.family == asked)), None)
 
 
 def nearest(name: str) -> list[str]:
-    """The short names that are most like another one, if any is."""
+    """Short names that resemble `name`, the most similar first; perhaps none."""
     names = {one.name for one in catalogue()} | {one.family for one in catalogue() if one.usual}
     return get_close_matches(name.lower(), sorted(names), cutoff=0.5)

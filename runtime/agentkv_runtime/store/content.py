@@ -1,4 +1,4 @@
-"""What the files of a model are, by their bytes: what tells one state of a folder from another."""
+"""Digests of a model's files, which tell one state of a folder from another."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from agentkv_runtime.errors import ExportError
-from agentkv_runtime.fresh_file import put_in_place
+from agentkv_runtime.folder.fresh_file import put_in_place
+from agentkv_runtime.folder.small_files import open_regular
 from agentkv_runtime.gguf.parts import part_paths
-from agentkv_runtime.small_files import open_regular
 from agentkv_runtime.store.home import home
 
 __all__ = ["content_digest", "file_digest"]
@@ -22,10 +22,10 @@ _LARGE = 1 << 20  # bytes; the digests of such files are kept
 
 
 def content_digest(source: Path, *, known: bool = False) -> str | None:
-    """SHA-256, in hexadecimal, of what an export reads of a model: its folder's files, or a GGUF file's parts.
+    """SHA-256, in hexadecimal, of the files that an export reads: those of a folder, or the parts of a GGUF file.
 
-    With `known` no large file is read: None where that would be needed. Raises ExportError for a file that cannot be
-    read.
+    With `known` it reads no large file, and returns None if the digest of one is not cached. Raises
+    ExportError for a file that cannot be read.
     """
     whole = hashlib.sha256()
     for name, path in _files(source).items():
@@ -37,7 +37,7 @@ def content_digest(source: Path, *, known: bool = False) -> str | None:
 
 
 def _files(source: Path) -> dict[str, Path]:
-    """What is read, by names that do not tell what a file or a folder is called."""
+    """Files that an export reads, under names independent of the name of the folder or of the GGUF file."""
     if not source.is_file():
         paths = sorted({path for p in _PATTERNS for path in source.glob(p)})
         return {str(path.relative_to(source)): path for path in paths}
@@ -46,7 +46,7 @@ def _files(source: Path) -> dict[str, Path]:
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file. Large ones are read once, and again when they changed. Raises ExportError."""
+    """SHA-256 of a file, in hexadecimal. Caches those of large files until they change. Raises ExportError."""
     return _kept_digest(path) or _read_digest(path)
 
 
@@ -60,7 +60,7 @@ def _note(real: Path) -> Path:
 
 
 def _kept_digest(path: Path) -> str | None:
-    """That of a small file, and of a large one whose digest was kept and that did not change since."""
+    """SHA-256 of a small file, or the cached one of a large file that did not change since; otherwise None."""
     real = Path(os.path.realpath(path))
     with open_regular(real, ExportError) as file:
         state = _state(file)

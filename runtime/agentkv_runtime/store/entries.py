@@ -1,6 +1,6 @@
-"""The exported models that are kept: which there are, what they are called, and when they were used.
+"""Entries of the store of exported models: their files, names, and times of use.
 
-    home()/models/<key>/entry.json      what it is
+    home()/models/<key>/entry.json      the Entry
     home()/models/<key>/<folder>/       the model folder
 
 An entry appears whole, by renaming, and goes the same way.
@@ -18,12 +18,12 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agentkv_runtime.errors import ModelFolderError, StoreError
-from agentkv_runtime.folder import read_model_folder
-from agentkv_runtime.fresh_file import put_in_place
-from agentkv_runtime.manifest import DType, Quantization
-from agentkv_runtime.printable import printable
-from agentkv_runtime.small_files import read_text
-from agentkv_runtime.staging import PREFIX
+from agentkv_runtime.folder.fresh_file import put_in_place
+from agentkv_runtime.folder.manifest import DType, Quantization, WeightRecipe
+from agentkv_runtime.folder.model_folder import read_model_folder
+from agentkv_runtime.folder.printable import printable
+from agentkv_runtime.folder.small_files import read_text
+from agentkv_runtime.folder.staging import PREFIX
 from agentkv_runtime.store.home import home, locked
 
 __all__ = [
@@ -43,7 +43,7 @@ ENTRY_NAME = "entry.json"
 
 
 class Options(BaseModel):
-    """How a model is exported. Equal options of the same files make the same entry."""
+    """Options of an export. Equal options and equal files make the same entry."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -51,10 +51,12 @@ class Options(BaseModel):
     quant: Quantization
     dtype: DType
     max_context: int | None = None
+    recipe: WeightRecipe | None = None
 
     def __str__(self) -> str:
         context = f", {self.max_context} positions" if self.max_context else ""
-        return f"{self.backend}, {self.quant}, {self.dtype}{context}"
+        recipe = f", {self.recipe} recipe" if self.recipe else ""
+        return f"{self.backend}, {self.quant}, {self.dtype}{recipe}{context}"
 
 
 class Entry(BaseModel):
@@ -66,15 +68,15 @@ class Entry(BaseModel):
     folder: str
     options: Options
     names: dict[str, float]
-    """What it is called, and when it was last pulled or exported under each name, in seconds since 1970."""
+    """Names, each with the time of the last pull or export under it, in seconds since 1970."""
     commit: str = ""
-    """Of the hub's repository; empty for what was exported from a folder."""
+    """Commit of the hub's repository; empty for exports of a folder."""
     adapter: str = ""
-    """Digest of the adapter that was merged into it; empty where none was."""
+    """Digest of the merged adapter; empty without one."""
 
     @property
     def place(self) -> Path:
-        """Everything of it."""
+        """Folder of the entry, with `entry.json` and the model folder."""
         return models_folder() / self.key
 
     @property
@@ -84,7 +86,7 @@ class Entry(BaseModel):
 
     @property
     def whole(self) -> bool:
-        """Whether its files are there, as far as that can be told without reading them."""
+        """Whether the model folder is complete, without reading its large files."""
         try:
             read_model_folder(self.path)
         except ModelFolderError:
@@ -93,42 +95,42 @@ class Entry(BaseModel):
 
     @property
     def size(self) -> int:
-        """Bytes on the disk."""
+        """Bytes of the model folder's files."""
         with suppress(OSError):  # it may be removed at any moment
             return sum(path.stat().st_size for path in self.path.iterdir() if path.is_file())
         return 0
 
     @property
     def used(self) -> float:
-        """When it was last opened or made, in seconds since 1970."""
+        """Time of the last use or export, in seconds since 1970; 0 if the entry is gone."""
         with suppress(OSError):
             return (self.place / ENTRY_NAME).stat().st_mtime
         return 0.0
 
     def touch(self) -> None:
-        """Notes that it is used now."""
+        """Sets `used` to now, unless the folder is read-only."""
         with suppress(OSError):  # a folder that is only to be read
             os.utime(self.place / ENTRY_NAME)
 
     def called(self, name: str, commit: str = "") -> Entry:
-        """The same, written down as last made under `name` now. Under its lock only. Raises OSError."""
+        """Writes and returns this entry with `name` as made now. Requires the entry's lock. Raises OSError."""
         names = {**self.names, name: time.time()}
         entry = self.model_copy(update={"names": names, "commit": commit or self.commit})
         entry.write(entry.place)
         return entry
 
     def write(self, place: Path) -> None:
-        """Writes it down in `place`, which becomes or is its own."""
+        """Writes `entry.json` into the folder `place`. Raises OSError."""
         put_in_place(place / ENTRY_NAME, self.model_dump_json(indent=2).encode() + b"\n")
 
 
 def models_folder() -> Path:
-    """Holds one folder per entry."""
+    """The folder with one folder per entry."""
     return home() / "models"
 
 
 def entry_at(key: str) -> Entry | None:
-    """The entry of a key, where there is one."""
+    """The entry of a key; None if there is none that can be read."""
     path = models_folder() / key / ENTRY_NAME
     try:
         entry = Entry.model_validate_json(read_text(path, ModelFolderError))
@@ -138,7 +140,7 @@ def entry_at(key: str) -> Entry | None:
 
 
 def entries() -> list[Entry]:
-    """All that there are, the one that was used last first."""
+    """All entries, most recently used first. Raises StoreError for a store that cannot be read."""
     try:
         keys = [path.name for path in models_folder().iterdir() if not path.name.startswith(".")]
     except FileNotFoundError:
@@ -150,14 +152,14 @@ def entries() -> list[Entry]:
 
 
 def named(name: str) -> list[Entry]:
-    """The entries that are called so. Raises StoreError."""
+    """Entries that have this name. Raises StoreError."""
     return [entry for entry in entries() if name in entry.names]
 
 
 def find(name: str, *, backend: str | None = None, quant: str | None = None) -> Entry | None:
-    """What was pulled or exported last under a name; with `backend` or `quant`, of those exports alone.
+    """The latest export under a name, of those with `backend` and `quant` where given; None for an unknown name.
 
-    Raises StoreError where there are only others.
+    Raises StoreError if the name has only exports with other options.
     """
     found = named(name)
     fitting = [
@@ -173,9 +175,9 @@ def find(name: str, *, backend: str | None = None, quant: str | None = None) -> 
 
 
 def remove(name: str) -> None:
-    """Removes what is called so; what has other names as well only loses this one.
+    """Removes a name, and the entries that have no other.
 
-    Programs that have it open keep what they opened. Raises StoreError and OSError.
+    Programs that have an entry open can go on using it. Raises StoreError and OSError.
     """
     for key in [entry.key for entry in named(name)]:
         with locked(key, lambda: None):
@@ -190,7 +192,7 @@ def remove(name: str) -> None:
 
 
 def clear(key: str) -> None:
-    """Removes whatever lies at the place of a key, if anything does. Under its lock only. Raises OSError."""
+    """Removes the folder (or file) at the place of a key, if there is one. Requires the key's lock. Raises OSError."""
     place = models_folder() / key
     if os.path.lexists(place):
         gone = models_folder() / f"{PREFIX}{secrets.token_hex(8)}"  # the next export sweeps what is left of it

@@ -1,4 +1,4 @@
-"""Where exported models are kept."""
+"""The folder of the store, and its locks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["home", "locked"]
 
 
 def home() -> Path:
-    """`AGENTKV_HOME`, or else `agentkv` in the user's cache folder (`XDG_CACHE_HOME`, or `~/.cache`).
+    """The store's folder: `AGENTKV_HOME`, or `agentkv` in the user's cache folder (`XDG_CACHE_HOME` or `~/.cache`).
 
     Raises StoreError for a user without a home folder, as in many containers.
     """
@@ -30,9 +30,10 @@ def home() -> Path:
 
 @contextmanager
 def locked(name: str, wait: Callable[[], None]) -> Iterator[None]:
-    """Held by one process at a time in the block, and no longer than that one lives.
+    """Holds the lock `name`, which one process at a time can hold, in the block.
 
-    `wait` is told where another one holds it. Raises StoreError where nothing can be written.
+    Calls `wait` before waiting for another process. A process that dies loses its locks. Raises StoreError if nothing
+    can be written.
     """
     folder = home() / "locks"
     try:

@@ -13,7 +13,7 @@ from typing import Any
 from agentkv_runtime.errors import PullError
 from agentkv_runtime.gguf.parts import parts_pattern
 from agentkv_runtime.store.content import file_digest
-from agentkv_runtime.tokenizer import TOKENIZER_FILES
+from agentkv_runtime.text.tokenizer import TOKENIZER_FILES
 
 __all__ = ["Name", "Snapshot", "download", "download_words", "parse_name"]
 
@@ -28,12 +28,12 @@ _OLDER_WEIGHTS = ("pytorch_model.bin", "pytorch_model-*-of-*.bin", "pytorch_mode
 _WORKERS = 4  # files at a time
 
 Received = Callable[[int, int], None]
-"""Told how many bytes are here, and of how many. From any thread; what it raises ends the download."""
+"""Called with the bytes received and the total, from any thread; an exception that it raises ends the download."""
 
 
 @dataclass(frozen=True)
 class Name:
-    """What is asked of the hub: `owner/model`, `owner/model@revision`, `owner/model/file.gguf`."""
+    """A model on the hub: `owner/model`, `owner/model@revision` or `owner/model/file.gguf`."""
 
     repo: str
     file: str | None = None
@@ -48,8 +48,8 @@ class Snapshot:
     """A model's files at one commit.
 
     Attributes:
-        path: their folder, or the GGUF file.
-        commit: of the repository.
+        path: folder of the files, or the GGUF file.
+        commit: commit of the repository.
     """
 
     path: Path
@@ -57,7 +57,7 @@ class Snapshot:
 
 
 def parse_name(text: str, revision: str | None = None) -> Name:
-    """A name as people write it; `revision` may be given apart. Raises PullError."""
+    """Parses a name as users write it; `revision` may be given separately. Raises PullError."""
     match = _NAME.fullmatch(text)
     if match is None or (revision and match["revision"]):
         raise PullError(
@@ -68,12 +68,12 @@ def parse_name(text: str, revision: str | None = None) -> Name:
 
 
 def download(name: Name, received: Received) -> Snapshot:
-    """Downloads what an export reads of a model; what is there already is not downloaded again.
+    """Downloads the files that an export reads, except those in the hub's cache already.
 
     The token is the environment's (`HF_TOKEN`) or that of `hf auth login`; `HF_ENDPOINT`, `HF_HOME` and
-    `HF_HUB_OFFLINE` hold. Every file is compared with the digest that the hub names it by.
+    `HF_HUB_OFFLINE` apply. Compares every file with its digest on the hub.
 
-    Raises PullError where the hub refuses or cannot be reached, and for files that came damaged.
+    Raises PullError if the hub refuses or cannot be reached, and for files that were damaged on the way.
     """
     wanted = [parts_pattern(name.file)] if name.file else [*_SMALL, *_WEIGHTS]
     folder = _fetched(name, wanted, received)
@@ -89,7 +89,7 @@ def download(name: Name, received: Received) -> Snapshot:
 
 
 def download_words(name: Name, received: Received) -> Snapshot:
-    """Downloads what a repository says of its model, without the weights. Raises PullError, as `download` does."""
+    """Downloads a repository's config and tokenizer, without the weights. Raises PullError, as `download` does."""
     return _snapshot(name, _fetched(name, list(_SMALL), received))
 
 
@@ -123,7 +123,7 @@ def _fetched(name: Name, wanted: list[str], received: Received) -> Path:
 
 
 def _meter(received: Received) -> type[Any]:
-    """What the library takes for a progress bar."""
+    """A class that huggingface_hub uses as its progress bar and that passes byte counts to `received`."""
     from huggingface_hub.utils.tqdm import tqdm
 
     bar: Any = tqdm
@@ -144,7 +144,7 @@ def _meter(received: Received) -> type[Any]:
 
 
 def _check(path: Path) -> None:
-    """Raises PullError for a file whose bytes are not those that the hub named it by, and removes it."""
+    """Removes a file whose digest differs from the hub's, and raises PullError."""
     blob = Path(os.path.realpath(path))
     if re.fullmatch("[0-9a-f]{64}", blob.name):  # LFS and Xet files go by their SHA-256
         actual = file_digest(blob)

@@ -1,4 +1,4 @@
-"""Exporting once: the first who asks for a model makes it, whoever asks meanwhile waits, all others find it."""
+"""Exporting once: the first process that needs a model exports it; others wait for that export or find it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from pathlib import Path
 from agentkv_runtime.backends import PROGRAM_BACKENDS
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export.checks import check_source, disk_errors
+from agentkv_runtime.export.choices import check_recipe
 from agentkv_runtime.export.progress import Done, Progress
 from agentkv_runtime.export.target import choose_target, usual_quantization
-from agentkv_runtime.folder import MODEL_NAME
-from agentkv_runtime.manifest import FORMAT_VERSION, DType, Quantization
+from agentkv_runtime.folder.manifest import FORMAT_VERSION, DType, Quantization, WeightRecipe
+from agentkv_runtime.folder.model_folder import MODEL_NAME
+from agentkv_runtime.folder.staging import install, staged
+from agentkv_runtime.folder.verified import remember_fingerprint
 from agentkv_runtime.notes import shown_by
-from agentkv_runtime.staging import install, staged
 from agentkv_runtime.store.content import content_digest
 from agentkv_runtime.store.entries import Entry, Options, clear, entry_at, models_folder
 from agentkv_runtime.store.home import locked
-from agentkv_runtime.verified import remember_fingerprint
 
 __all__ = ["export_once", "find_export", "options_for"]
 
@@ -32,15 +33,17 @@ def options_for(
     dtype: DType | None = None,
     max_context: int | None = None,
     own_bits: bool = False,
+    recipe: WeightRecipe | None = None,
 ) -> Options:
-    """How a model is exported where only some of it is said; `own_bits`: whether it is a GGUF file as it is.
+    """Completes options with a backend's defaults; `own_bits` says whether the source is a GGUF file without adapter.
 
-    Raises ExportError for what a backend does not have.
+    Raises ExportError for a combination that a backend does not offer, and for a recipe that does not apply.
     """
     usual = PROGRAM_BACKENDS[backend].usual[1] if backend in PROGRAM_BACKENDS else "fp32"
     chosen = quant or usual_quantization(backend, own_bits)
-    options = Options(backend=backend, quant=chosen, dtype=dtype or usual, max_context=max_context)
+    options = Options(backend=backend, quant=chosen, dtype=dtype or usual, max_context=max_context, recipe=recipe)
     choose_target(options.backend, options.quant, options.dtype)
+    check_recipe(recipe, options.quant)
     return options
 
 
@@ -55,14 +58,14 @@ def export_once(
     done: Done | None = None,
     note: Progress,
 ) -> Entry:
-    """The export of a Hugging Face folder or a GGUF file, with an adapter merged into it, made where there is none yet.
+    """The export of a Hugging Face folder or a GGUF file, with an adapter merged into it; exports unless there is one.
 
-    What is equal is files and options, not names; the entry is called `name`, too, afterwards. One that lacks files, or
-    has cut ones, is made anew. Two processes that ask
-    for the same wait for each other. Killed at any moment, it leaves a whole entry or none. `progress` is told what
-    begins, `done` the share of the time that is over, and `note` what somebody should know of it.
+    Equal files and options share an entry under all their names, to which `name` is added. An entry with missing or
+    truncated files is exported again. Two processes that need the same entry wait for each other. A process that is
+    killed leaves a complete entry or none. `progress` gets each step that begins, `done` the finished share of the
+    time, and `note` messages for the user.
 
-    Raises ExportError, as `export_folder` does, and StoreError where nothing can be kept.
+    Raises ExportError, as `export_folder` does, and StoreError if nothing can be stored.
     """
     check_source(source)
     progress("looking at the files")
@@ -78,7 +81,7 @@ def export_once(
 
 
 def find_export(source: Path, options: Options) -> Entry | None:
-    """The export of a source, where it was made before and that can be told without reading large files.
+    """An existing export of a source, found without reading large files; None if there is none or it is uncertain.
 
     Raises ExportError for a file that cannot be read.
     """
@@ -116,6 +119,7 @@ def _made(
             quant=options.quant,
             dtype=options.dtype,
             max_context=options.max_context,
+            recipe=options.recipe,
             adapter=adapter,
             name=title,
             progress=progress,

@@ -1,4 +1,4 @@
-"""What a name of a model means, be it a short one, one of the hub, or one in another program's store."""
+"""Resolution of model names: short names, names on the hub, and names in other programs' stores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agentkv_runtime.errors import PullError
-from agentkv_runtime.printable import printable
+from agentkv_runtime.folder.printable import printable
 from agentkv_runtime.store.catalogue import catalogue, listed, nearest
 from agentkv_runtime.store.found.hub_cache import HubCache, cached_file
 from agentkv_runtime.store.found.model import Found
@@ -19,7 +19,10 @@ __all__ = ["cached_models", "canonical", "did_you_mean", "file_called", "named_o
 
 
 def named_on_hub(text: str, revision: str | None = None) -> tuple[Name, str]:
-    """What a name asks of the hub, and what the model is called. Raises PullError for what is no name on it."""
+    """Resolves a short name or a hub name into a hub Name and the full name of the model.
+
+    Raises PullError for a text that is neither.
+    """
     short, at, behind = text.partition("@")
     model = listed(short)
     if model is not None and not (at and (revision or not behind)):
@@ -36,7 +39,7 @@ def named_on_hub(text: str, revision: str | None = None) -> tuple[Name, str]:
 
 
 def canonical(text: str) -> str:
-    """A short name as what is pulled under it is called, `qwen3:4b` of `qwen3`; all others as they are."""
+    """The full form of a short name, such as `qwen3:4b` for `qwen3`; other names unchanged."""
     if listed(text.partition("@")[0]) is not None:
         with suppress(PullError):
             return named_on_hub(text)[1]
@@ -44,8 +47,10 @@ def canonical(text: str) -> str:
 
 
 def file_called(text: str) -> Path | None:
-    """The file of a short name, of OWNER/MODEL/FILE.gguf, or of a name in another program's store; None for what is not
-    here. Raises StoreError where the store does not have it."""
+    """The local file of a short name, of OWNER/MODEL/FILE.gguf, or of a name in another program's store.
+
+    None for a file that was not downloaded. Raises StoreError for a model that the store does not have.
+    """
     if is_stored(text):
         return find_stored(text)
     try:
@@ -56,7 +61,7 @@ def file_called(text: str) -> Path | None:
 
 
 def cached_models() -> Iterator[tuple[str, Found]]:
-    """The GGUF files that were downloaded from the hub, under the shortest names that open them."""
+    """Yields GGUF files downloaded from the hub, with the shortest names that open them."""
     short = {str(model.source): model.name for model in catalogue()}
     for found in HubCache().models():
         if isinstance(found, Found) and found.path.suffix.lower() == ".gguf":
@@ -64,7 +69,7 @@ def cached_models() -> Iterator[tuple[str, Found]]:
 
 
 def did_you_mean(text: str) -> str:
-    """Where to look for the name that was meant."""
+    """A hint with the nearest short names, for error messages."""
     near = nearest(text)
     hint = f"Did you mean {' or '.join(near)}? " if near else ""
     return f"{hint}`agentkv list --available` shows the short names"

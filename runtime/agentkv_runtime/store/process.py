@@ -1,8 +1,8 @@
 """Exports in a process of its own: `python -m agentkv_runtime.store.process REQUEST`.
 
-A program that only runs models then needs neither torch in its memory nor patience when it is told to stop. REQUEST is
-a JSON object of `source` (a path) and `options` (fields of `Options`). Lines of JSON come back: `{"progress": words}`,
-`{"done": share}` and `{"note": sentence}` any number of times, then `{"path": model folder}` or `{"error": message}`.
+The parent then needs no torch in its memory, and can stop an export at once. REQUEST is a JSON object of `source` (a
+path) and `options` (fields of `Options`). The output is lines of JSON: `{"progress": words}`, `{"done": share}` and
+`{"note": sentence}` any number of times, then `{"path": model folder}` or `{"error": message}`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from types import FrameType
 from typing import IO
 
 from agentkv_runtime.errors import ExportError, StoreError
-from agentkv_runtime.printable import path_text
+from agentkv_runtime.folder.printable import path_text
 from agentkv_runtime.store.entries import Options
 from agentkv_runtime.store.making import export_once
 
@@ -25,11 +25,11 @@ __all__ = ["main"]
 _TOLD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # the last when its terminal is closed
 
 _told_to_stop: list[int] = []
-"""The signal, once there was one."""
+"""The signal that asked the process to stop; empty before."""
 
 
 def main() -> int:
-    """Does what the request says; returns the exit status."""
+    """Runs the requested export; returns the exit status."""
     for told in _TOLD:
         if told != signal.SIGHUP or signal.getsignal(told) != signal.SIG_IGN:  # it is ignored under nohup
             signal.signal(told, _stop)

@@ -1,4 +1,4 @@
-"""Pulling: from a name on the hub to a model folder."""
+"""Pulling: downloads a model of the hub and exports it to a model folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["name_with_adapter", "pull", "pull_file"]
 
 
 def pull_file(name: Name, *, received: Received, note: Progress) -> Path:
-    """Downloads a GGUF file, which is opened as it is; `note` is told why somebody waits. Needs no torch.
+    """Downloads a GGUF file, which needs no export; `note` gets the reason for a wait. Needs no torch.
 
     Raises PullError and StoreError.
     """
@@ -39,10 +39,10 @@ def pull(
     done: Done,
     note: Progress,
 ) -> Entry:
-    """Downloads a model and exports it, both where it was not done before; `note` is told why somebody waits.
+    """Downloads and exports a model, each unless already done; `note` gets the reason for a wait.
 
-    Two processes that pull the same model share one download and one export. What is called `called` afterwards is
-    this export; with an adapter the adapter's name is part of it, see `name_with_adapter`.
+    Two processes that pull the same model share one download and one export. The name `called` then stands for this
+    export; an adapter adds its own name, see `name_with_adapter`.
 
     Raises PullError, ExportError and StoreError.
     """
@@ -64,11 +64,12 @@ def pull(
 
 
 def _check_torch(name: Name, options: Options, adapter: Path | None, received: Received) -> None:
-    """Raises ExportError, before gigabytes are downloaded, for a model whose export needs torch where there is none."""
+    """Raises ExportError, before the download, if torch is not installed and the export needs it."""
     try:
         check_torch()
     except ExportError as error:
-        if name.file or adapter or options.backend != "cpu" or options.quant not in OWN_BLOCKS:
+        asks = name.file or adapter or options.backend != "cpu" or options.recipe == "measured"
+        if asks or options.quant not in OWN_BLOCKS:
             raise
         try:
             plain_config(download_words(name, received).path)
@@ -77,9 +78,9 @@ def _check_torch(name: Name, options: Options, adapter: Path | None, received: R
 
 
 def name_with_adapter(name: str, adapter: Path) -> str:
-    """What a model is called with an adapter in a folder merged into it: by the folder's name.
+    """Name of a model with an adapter merged into it: `name+FOLDER`, FOLDER being the name of the adapter's folder.
 
-    Where another adapter took that, the beginning of this one's digest follows. Raises ExportError for a file that
+    If another adapter has that name, the first 8 digits of this one's digest follow. Raises ExportError for a file that
     cannot be read.
     """
     called, digest = f"{name}+{adapter.resolve().name}", content_digest(adapter) or ""

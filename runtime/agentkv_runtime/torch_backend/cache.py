@@ -1,7 +1,7 @@
 """The torch byte layer: K and V pools on any device, and attention with an explicit mask.
 
-Every score is computed and the invisible ones are masked, so that what a row sees is the plan's dense mask and nothing
-else. The other byte layers are checked against it.
+Every score is computed and the invisible ones are masked, so that each row sees exactly the plan's dense
+mask. Tests compare the other byte layers with this one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["TorchCache"]
 
 
 class _Step:
-    """A plan and its tensors on the device, made once and shared by all layers."""
+    """A step's plan and its tensors on the device, shared by all layers."""
 
     def __init__(self, plan: StepPlan, device: torch.device) -> None:
         self.plan = plan
@@ -41,7 +41,7 @@ class _Step:
         self._seen: torch.Tensor | None = None
 
     def mask(self, window: int, sinks: int, chunk: int) -> torch.Tensor:
-        """Bool `[n_tokens, read_len]` on the device."""
+        """Mask of the cells that each row sees, bool `[n_tokens, read_len]` on the device."""
         key = (window, sinks, chunk)
         if key not in self._masks:
             dense = torch.as_tensor(self.plan.mask(window, sinks, chunk)).to(torch.bool)
@@ -49,13 +49,13 @@ class _Step:
         return self._masks[key]
 
     def branch(self, row: int) -> torch.Tensor:
-        """The cells that a row sees, its own included, int64 in the order of their positions."""
+        """Cells that a row sees, its own included, in the order of their positions, int64."""
         cells = self.mask(0, 0, 0)[row].nonzero()[:, 0]
         return cells[self.seen[cells].argsort()]
 
     @property
     def seen(self) -> torch.Tensor:
-        """int64 `[read_len]` on the device: the position of what each cell holds; 0 where nobody looks."""
+        """Position of each cell's token, int64 `[read_len]` on the device; 0 for cells that no row sees."""
         if self._seen is None:
             self._seen = torch.as_tensor(self.plan.cell_positions).to(self._device)
         return self._seen
@@ -91,7 +91,7 @@ class TorchCache:
 
     @property
     def bytes(self) -> int:
-        """K and V bytes allocated now, all layers."""
+        """Bytes of K and V allocated now, all layers."""
         return sum(pool.bytes for pools in self._pools for pool in pools or ())
 
     @property
@@ -101,7 +101,7 @@ class TorchCache:
 
     @contextmanager
     def step(self, positions: Sequence[int]) -> Iterator[None]:
-        """Plans once for every layer called inside; without it each call plans and waits for the device."""
+        """Plans once for all layers called inside the block; outside, each call plans and waits for the device."""
         self._step = _Step(self.planner.plan(positions), self.device)
         try:
             yield
@@ -122,8 +122,8 @@ class TorchCache:
         """Writes k `[1, Hkv, T, D]` and v `[1, Hkv, T, Dv]`; attends with q `[1, Hq, T, D]`, giving `[1, Hq, T, Dv]`.
 
         A row sees the cells of its sequence at positions <= its own, as far back as `scoring` says, and the first
-        `sinks` beyond its window; the cache's own window holds where it is narrower. Scores and sums are float32
-        whatever the pools hold. Raises InvalidTensor for shapes that do not fit.
+        `sinks` beyond its window; the cache's own window applies where it is narrower. Scores and sums are float32
+        for every kv_dtype. Raises InvalidTensor for shapes that do not fit.
         """
         step = self._step or _Step(self.planner.plan(position.tolist()), self.device)
         kv_heads, rows, dim = k.shape[1:]
@@ -156,7 +156,7 @@ class TorchCache:
         bias: torch.Tensor | None,
         position: torch.Tensor,
     ) -> torch.Tensor:
-        """Writes x `[1, T, C]`; each row's convolution with what its sequence has before it, `[1, T, C]` float32.
+        """Writes x `[1, T, C]`; convolves each row with the earlier rows of its sequence, float32 `[1, T, C]`.
 
         weight `[C, 1, W]`, bias `[C]`. Raises InvalidTensor for shapes that do not fit.
         """
@@ -172,8 +172,8 @@ class TorchCache:
         return sum_of_taps(tap, weight.float(), None if bias is None else bias.float())[None]
 
     def attend_linear(self, layer_id: int, inputs: LinearInputs, position: torch.Tensor) -> torch.Tensor:
-        """Linear attention of some rows, `[1, T, H, V]`: every position keeps its key, its decay and what it adds, in
-        float32; a row adds up what it sees."""
+        """Linear attention of T rows, `[1, T, H, V]`. Caches each position's key, decay and addition to the state in
+        float32; a row sums those that it sees."""
         step = self._step or _Step(self.planner.plan(position.tolist()), self.device)
         q, k, decay = inputs.for_each_head()
         rows = (torch.cat((k, decay), -1)[None].transpose(1, 2), inputs.v.transpose(1, 2))
@@ -191,7 +191,7 @@ class TorchCache:
         return inputs.skipped(torch.stack(out)[None])
 
     def scan(self, layer_id: int, inputs: ScanInputs, position: torch.Tensor) -> torch.Tensor:
-        """A selective scan of some rows, `[1, T, C]`: every position keeps its state, in float32."""
+        """Selective scan of T rows, `[1, T, C]`. Caches the state of each position in float32."""
         step = self._step or _Step(self.planner.plan(position.tolist()), self.device)
         states = inputs.rates.new_zeros(1, inputs.rates.shape[0], inputs.x.shape[1], inputs.rates.shape[1])
         (pool,) = self._write(layer_id, (states,), step, FloatRows(torch.float32))
@@ -215,7 +215,7 @@ class TorchCache:
         window: int = 0,
         sinks: int = 0,
     ) -> npt.NDArray[np.float32]:
-        """The same over NumPy arrays without a batch dimension, as every byte layer offers it (see `ByteLayer`)."""
+        """`attend` over NumPy arrays without a batch dimension; see `ByteLayer`."""
         queries, keys, values = (torch.from_numpy(array).to(self.device)[None] for array in (q, k, v))
         scoring = Scoring(scale, window)
         out = self.attend(layer, queries, keys, values, torch.from_numpy(positions), scoring, True, sinks)
@@ -237,7 +237,7 @@ class TorchCache:
 
     @torch.inference_mode()
     def shrink(self, cells: int) -> None:
-        """Gives memory above the first `cells` cells back, where that is half of it or more: pools double."""
+        """Frees memory above the first `cells` cells of each pool for which that is half or more, as pools double."""
         for pools in self._pools:
             for pool in pools or ():
                 if 2 * cells <= pool.cells:
@@ -245,12 +245,12 @@ class TorchCache:
 
     @property
     def cell_bytes(self) -> int:
-        """Bytes that K and V of one cell take, all layers; 0 until each was written, which tells their shapes."""
+        """Bytes that K and V of one cell take, all layers; 0 until a write of each layer has shown its shape."""
         return sum(pool.cell_bytes for pools in self._written() for pool in pools)
 
     @property
     def cell_arrays(self) -> list[tuple[str, str, list[int], None]]:
-        """(name, dtype, shape, None) of what those bytes are, in their order; none until each layer was written."""
+        """Arrays that a cell consists of, (name, dtype, shape, None), in order; empty until each layer was written."""
         return [
             (*array, None)
             for layer, pools in enumerate(self._written())
@@ -260,7 +260,7 @@ class TorchCache:
 
     @torch.inference_mode()
     def read_cells(self, cells: Sequence[int]) -> npt.NDArray[np.uint8]:
-        """uint8 `[n, cell_bytes]`: K and V of these cells as they are kept. Raises InvalidRange."""
+        """K and V of these cells as stored, uint8 `[n, cell_bytes]`. Raises InvalidRange."""
         layers = self._written()
         self._check_cells(cells, min((pools[0].cells for pools in layers), default=0))
         if not cells:
@@ -269,7 +269,7 @@ class TorchCache:
 
     @torch.inference_mode()
     def write_cells(self, cells: Sequence[int], bytes: npt.NDArray[np.uint8]) -> None:
-        """What read_cells gave, back into these cells, no cell twice. Raises InvalidRange."""
+        """Writes `bytes` `[n, cell_bytes]` of `read_cells` into these distinct cells. Raises InvalidRange."""
         self._check_cells(cells, self.capacity)
         if not self.cell_bytes:
             raise InvalidRange("cells cannot be written before a forward has told the shape of every layer")
@@ -300,7 +300,7 @@ class TorchCache:
     def _write(
         self, layer_id: int, written: tuple[torch.Tensor, ...], step: _Step, kept: Rows | None = None
     ) -> tuple[Pool, ...]:
-        """Writes rows `[1, H, T, D]`: keys and values, or keys alone."""
+        """Writes rows `[1, H, T, D]` of keys and values, or of keys alone, into a layer's pools, which it returns."""
         if not 0 <= layer_id < len(self._pools):
             raise InvalidTensor(f"layer {layer_id} is outside [0, {len(self._pools)})")
         if written[0].shape[2] != len(step.write_cells):

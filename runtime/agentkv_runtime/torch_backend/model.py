@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import xxhash
 
+from agentkv_runtime.folder.metadata import KvCacheMetadata
 from agentkv_runtime.hf.attention import feeding
 from agentkv_runtime.hf.check import check_in_chunks, reference_logits, short_windows
 from agentkv_runtime.hf.deferred import load_all
@@ -18,14 +19,13 @@ from agentkv_runtime.hf.op import active_cache
 from agentkv_runtime.hf.own_positions import position_offset
 from agentkv_runtime.hf.positions import position_limit, trained_positions
 from agentkv_runtime.hf.prepare import prepare
-from agentkv_runtime.metadata import KvCacheMetadata
 from agentkv_runtime.torch_backend.cache import TorchCache
 
 __all__ = ["TorchModel"]
 
 
 class TorchModel:
-    """Any decoder-only model of transformers, with the forward of an exported program."""
+    """A decoder-only model of transformers with the forward of an exported program."""
 
     def __init__(
         self,
@@ -38,9 +38,9 @@ class TorchModel:
         """Loads a Hugging Face folder onto `device`; local files only.
 
         `dtype` defaults to float32 on the CPU, where halves are slow, and to the checkpoint's own elsewhere.
-        `feature_layers`: after how many decoder layers to give out the residual stream, too; empty for nowhere. Raises
-        UnsupportedModelError for a model without those layers, or one that says something else through a cache than by
-        itself; ExportError for a folder that holds no whole causal language model of transformers.
+        `feature_layers` are numbers of decoder layers after which to return the residual stream, too. Raises
+        UnsupportedModelError for a model without those layers, or one whose logits through a cache differ from its own;
+        ExportError for a folder without a complete causal language model of transformers.
         """
         self.device = torch.device(device)
         if dtype is None and self.device.type == "cpu":
@@ -53,20 +53,20 @@ class TorchModel:
             shapes = check_in_chunks(self.model, reference_logits(self.model))  # now it attends through the cache
         text = self.model.config.get_text_config()
         self.cached = KvCacheMetadata.of_layers(shapes, [0] * len(shapes))
-        """What a cache keeps of a token; windows are the model's own business here."""
+        """Shapes of the cache's layers, without windows, which the model passes with each call."""
         self.vocab_size: int = text.vocab_size
         self.feature_dim: int = len(feature_layers) * text.hidden_size
         self._offset = position_offset(self.model)
         self.max_positions = position_limit(text, reserved=self._offset)
-        """Positions that a history may have; None where the config names no length."""
+        """Positions that the model has; None if the config names no length."""
         self.trained_positions = trained_positions(text)
-        """Of these, what the model was trained on, where its config tells that they are fewer."""
+        """Positions that the model was trained on, if the config says that they are fewer."""
         self._fingerprint: str | None = None
         self._stream = ResidualStream(self.model, feature_layers) if feature_layers else None
 
     @torch.inference_mode()
     def fingerprint(self) -> str:
-        """Digest of the weights and the config: what tells saved cells whether they belong to this model."""
+        """Digest of weights and config, by which saved cells recognise their model."""
         if self._fingerprint is None:
             digest = xxhash.xxh3_128(self.model.config.to_json_string().encode())
             for name, tensor in sorted(self.model.state_dict().items()):
@@ -85,8 +85,8 @@ class TorchModel:
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Runs tokens `[T]` at positions `[T]` of the cache's open step.
 
-        Returns float32 logits `[N, vocab]` of the chosen rows, and features `[T, feature_dim]` of all where there are
-        feature layers.
+        Returns float32 logits `[N, vocab]` of the chosen rows, and features `[T, feature_dim]` of all rows, or None
+        without feature layers.
         """
         position = torch.tensor(list(positions), dtype=torch.int64, device=self.device)
         ids = torch.tensor(list(tokens), dtype=torch.int64, device=self.device)

@@ -22,7 +22,7 @@ class Pool:
 
     @property
     def cells(self) -> int:
-        """Cells that there is room for."""
+        """Number of allocated cells."""
         return self._planes[0].shape[2]
 
     @property
@@ -36,21 +36,21 @@ class Pool:
         return sum(plane.shape[1] * plane.shape[3] * plane.element_size() for plane in self._planes)
 
     def describe(self, name: str) -> list[tuple[str, str, list[int]]]:
-        """(name, dtype, shape) of what those bytes are, in their order."""
+        """Arrays that a cell's bytes consist of, (name, dtype, shape), in order; names begin with `name`."""
         return [
             (name + plane_name, dtype, [plane.shape[1], plane.shape[3]])
             for (plane_name, dtype), plane in zip(self.rows.names, self._planes, strict=True)
         ]
 
     def grow(self, cells: int) -> None:
-        """Room for so many cells; what is there stays."""
+        """Reallocates the planes for `cells` cells and copies what they store."""
         grown = self._empty(cells)
         for new, old in zip(grown, self._planes, strict=True):
             new[:, :, : self.cells] = old
         self._planes = grown
 
     def shrink(self, cells: int) -> None:
-        """Room for no more than so many cells."""
+        """Keeps the first `cells` cells and frees the others."""
         self._planes = tuple(plane[:, :, :cells].clone() for plane in self._planes)
 
     def write(self, cells: torch.Tensor, rows: torch.Tensor) -> None:
@@ -59,16 +59,16 @@ class Pool:
             plane.index_copy_(2, cells, new)
 
     def read(self, end: int) -> torch.Tensor:
-        """float32 `[n_heads, end, dim]`: the first cells, in the basis that the rows have."""
+        """The first `end` cells decoded, float32 `[n_heads, end, dim]`, in the basis of `rows`."""
         return self.rows.decode(tuple(plane[0, :, :end] for plane in self._planes), self.dim)
 
     def move(self, src: Sequence[int], dst: Sequence[int]) -> None:
-        """Copies cell src[i] to dst[i], as if all were read first."""
+        """Copies cell src[i] to dst[i] for all i at once."""
         for plane in self._planes:
             plane[:, :, list(dst)] = plane[:, :, list(src)]
 
     def read_bytes(self, cells: Sequence[int]) -> npt.NDArray[np.uint8]:
-        """uint8 `[n, cell_bytes]`."""
+        """Cells as stored, uint8 `[n, cell_bytes]`."""
         parts = []
         for plane in self._planes:
             rows = plane[0, :, list(cells)].transpose(0, 1).reshape(len(cells), -1).cpu().contiguous()
@@ -76,7 +76,7 @@ class Pool:
         return np.concatenate(parts, axis=1)
 
     def restore(self, cells: Sequence[int], bytes: npt.NDArray[np.uint8], finite: bool) -> None:
-        """What read_bytes gave, back into these cells; with `finite`, 0 for every number that is not."""
+        """Writes `bytes` of `read_bytes` into these cells; with `finite`, floats that are not finite become 0."""
         at = 0
         for plane in self._planes:
             width = plane.shape[1] * plane.shape[3] * plane.element_size()

@@ -1,7 +1,7 @@
-"""How the torch pools keep rows of K and V: as floats, or as codes with a scale each, in the CPU byte layer's format.
+"""Formats of rows of K and V in torch pools: floats, or codes with a scale per row, as in the CPU byte layer.
 
-A row of codes is integers of [-127, 127] times one float32 scale, in a basis that spreads what one channel has too much
-of over all: random signs, then a Hadamard transform (QuaRot, Ashkboos et al. 2024), fixed by head_dim. int8 keeps the
+A row of codes is integers of [-127, 127] times one float32 scale, in a basis that spreads outliers of one channel
+over all: random signs, then a Hadamard transform (QuaRot, Ashkboos et al. 2024), fixed by head_dim. int8 keeps the
 integers, int4 keeps indices of 16 levels (Lloyd-Max for the normal distribution, as TurboQuant, Zandieh et al. 2025).
 """
 
@@ -19,11 +19,11 @@ SIGN_BITS = (
     (0x243F6A8885A308D3, 0x13198A2E03707344, 0xA4093822299F31D0, 0x082EFA98EC4E6C89),
     (0x452821E638D01377, 0xBE5466CF34E90C6C, 0xC0AC29B7C97C50DD, 0x3F84D5B5B5470917),
 )
-"""Bit i % 256 set: coordinate i changes its sign. The fraction of pi."""
+"""Signs of coordinates: bit i % 256 negates coordinate i. The bits are the fraction of pi."""
 LEVELS = (6, 18, 31, 44, 58, 75, 96, 127)
-"""Of int4; negative ones follow."""
+"""Positive levels of int4; the negative ones mirror them."""
 THRESHOLDS = (0.2582, 0.5224, 0.7996, 1.0993, 1.4371, 1.8435, 2.4008)
-"""Between the levels, in standard deviations."""
+"""Thresholds between the levels, in standard deviations."""
 TINY = 2.0**-100
 LANES = 16
 
@@ -33,7 +33,7 @@ class Rows(ABC):
 
     planes: tuple[torch.dtype, ...]
     names: tuple[tuple[str, str], ...]
-    """Of the planes in files, behind the pool's name, and their dtypes as safetensors calls them."""
+    """Suffix of each plane's name in files, after the pool's name, and its dtype in safetensors."""
 
     @abstractmethod
     def widths(self, dim: int) -> tuple[int, ...]:
@@ -41,18 +41,18 @@ class Rows(ABC):
 
     @abstractmethod
     def encode(self, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Rows `[..., dim]` as the planes keep them, `[..., width]` each."""
+        """Encodes rows `[..., dim]` into planes `[..., width]`."""
 
     @abstractmethod
     def decode(self, planes: tuple[torch.Tensor, ...], dim: int) -> torch.Tensor:
-        """float32 `[..., dim]`, in the basis that queries are turned to by `turn`."""
+        """Decodes rows to float32 `[..., dim]`, in the basis of `turn`."""
 
     def turn(self, rows: torch.Tensor) -> torch.Tensor:
-        """Queries `[..., dim]`, float32, in the basis of the rows."""
+        """Transforms float32 queries `[..., dim]` into the basis of the rows."""
         return rows
 
     def turn_back(self, rows: torch.Tensor) -> torch.Tensor:
-        """Sums of values `[..., dim]`, float32, as the model wants them."""
+        """Transforms float32 sums of values `[..., dim]` back into the model's basis."""
         return rows
 
 
@@ -64,7 +64,7 @@ class FloatRows(Rows):
         self.names = (("", {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}[dtype]),)
 
     def widths(self, dim: int) -> tuple[int, ...]:
-        """One number each."""
+        """`dim` numbers in the only plane."""
         return (dim,)
 
     def encode(self, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -74,7 +74,7 @@ class FloatRows(Rows):
         return (rows.to(self.planes[0]),)
 
     def decode(self, planes: tuple[torch.Tensor, ...], dim: int) -> torch.Tensor:
-        """The same numbers."""
+        """Converts the numbers to float32."""
         return planes[0].float()
 
 
@@ -88,18 +88,18 @@ class CodeRows(Rows):
         self.names = ((".codes", "I8" if bits == 8 else "U8"), (".scales", "F32"))
 
     def widths(self, dim: int) -> tuple[int, ...]:
-        """int4 packs 32 numbers into 16 bytes."""
+        """Bytes of codes, of which int4 packs 32 into 16, and one scale."""
         return (dim if self.bits == 8 else (dim + 31) // 32 * 16, 1)
 
     def encode(self, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """A row that is not finite becomes zeros with the scale NaN."""
+        """Transforms and quantises rows; a row that is not finite becomes zeros with the scale NaN."""
         turned = self.turn(rows.float())
         finite = turned.isfinite().all(-1, keepdim=True)
         codes, scales = (_int8 if self.bits == 8 else _int4)(turned.where(finite, 0))
         return codes, scales.where(finite, float("nan"))
 
     def decode(self, planes: tuple[torch.Tensor, ...], dim: int) -> torch.Tensor:
-        """Codes times scales, still turned."""
+        """Codes times scales, in the basis of `turn`."""
         codes, scales = planes
         if self.bits == 8:
             return codes.view(torch.int8).float() * scales
@@ -109,7 +109,7 @@ class CodeRows(Rows):
         return levels[nibbles.int()] * scales
 
     def turn(self, rows: torch.Tensor) -> torch.Tensor:
-        """An orthogonal transform; of the first and of the last coordinates where dim is no power of two."""
+        """Applies the orthogonal transform: one of all coordinates, or two that overlap if dim is no power of two."""
         dim = rows.shape[-1]
         n = 1 << (dim.bit_length() - 1)
         rows = torch.cat((_hadamard(rows[..., :n] * _signs(0, n, rows.device)), rows[..., n:]), -1)
@@ -119,7 +119,7 @@ class CodeRows(Rows):
         return torch.cat((rows[..., : dim - n], last), -1)
 
     def turn_back(self, rows: torch.Tensor) -> torch.Tensor:
-        """The inverse of `turn`."""
+        """Applies the inverse of `turn`."""
         dim = rows.shape[-1]
         n = 1 << (dim.bit_length() - 1)
         if n != dim:
@@ -129,7 +129,7 @@ class CodeRows(Rows):
 
 
 def rows_of(dtype: str) -> Rows:
-    """The format that the dtype of keys or of values names."""
+    """The format of a dtype of keys or of values."""
     if dtype in TORCH_DTYPES:
         return FloatRows(TORCH_DTYPES[dtype])
     return CodeRows({"int8": 8, "int4": 4}[dtype])

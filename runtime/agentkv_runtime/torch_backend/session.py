@@ -32,7 +32,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class TorchSession(_core.PythonRunner):
-    """One cache over a torch model: a program for the step loop, with the attributes of a native session."""
+    """A torch model and its cache as a program of the step loop, with the attributes of a native session."""
 
     def __init__(
         self,
@@ -72,17 +72,17 @@ class TorchSession(_core.PythonRunner):
 
     @property
     def max_positions(self) -> int | None:
-        """Positions that a history may have, as manifests say of exported models; None where nothing bounds them."""
+        """Positions that the model has, like `Manifest.max_positions`; None where nothing bounds them."""
         return self.model.max_positions
 
     @property
     def kv_bytes(self) -> int:
-        """K and V bytes allocated now, all layers."""
+        """Bytes of K and V allocated now, all layers."""
         return self.layer.bytes
 
     @property
     def mapped_bytes(self) -> int:
-        """Files cannot be mapped into tensors."""
+        """Always 0: files cannot be mapped into torch's pools."""
         return 0
 
     @property
@@ -92,53 +92,53 @@ class TorchSession(_core.PythonRunner):
 
     @property
     def allocated_cells(self) -> int:
-        """Cells that the pools have room for now."""
+        """Number of cells that are allocated now."""
         return self.layer.allocated_cells
 
     @property
     def cell_arrays(self) -> list[tuple[str, str, list[int], None]]:
-        """(name, dtype, shape, group of layers that cells may lack) of what a cell holds, in the order of its bytes."""
+        """Arrays that a cell consists of, (name, dtype, shape, None), in the order of its bytes."""
         self._learn_shapes()
         return self.layer.cell_arrays
 
     @property
     def states(self) -> int:
-        """None: every cell keeps what states are made of."""
+        """Always 0: cells store the terms of states, and no states."""
         return 0
 
     @property
     def state_arrays(self) -> list[tuple[str, str, list[int], None]]:
-        """None: every cell keeps what states are made of."""
+        """Always empty: cells store the terms of states, and no states."""
         return []
 
     def with_states(self, cells: Sequence[int]) -> list[int]:
-        """No cell has one."""
+        """Always empty: no cell has a state."""
         del cells
         return []
 
     def read_states(self, cells: Sequence[int]) -> npt.NDArray[np.uint8]:
-        """There are none to read. Raises InvalidRange."""
+        """Raises InvalidRange: there are no states to read."""
         raise _core.InvalidRange(f"{len(cells)} cells of torch have no states")
 
     def write_states(self, cells: Sequence[int], bytes: npt.NDArray[np.uint8]) -> None:
-        """There are none to write. Raises InvalidRange."""
+        """Raises InvalidRange: there are no states to write."""
         raise _core.InvalidRange(f"{len(cells)} cells of torch have no states for {bytes.shape}")
 
     def read_cells(self, cells: Sequence[int]) -> npt.NDArray[np.uint8]:
-        """uint8 `[n, cell_bytes]`: K and V of these cells as they are kept."""
+        """K and V of these cells as stored, uint8 `[n, cell_bytes]`. Raises InvalidRange."""
         return self.layer.read_cells(cells)
 
     def write_cells(self, cells: Sequence[int], bytes: npt.NDArray[np.uint8]) -> None:
-        """What read_cells gave, back into these cells."""
+        """Writes `bytes` `[n, cell_bytes]` of `read_cells` into these distinct cells. Raises InvalidRange."""
         self._learn_shapes()
         self.layer.write_cells(cells, bytes)
 
     def shrink(self, cells: int) -> None:
-        """Gives memory above the first `cells` cells back, as far as that is worth it."""
+        """Frees memory above the first `cells` cells, as far as that is worth it."""
         self.layer.shrink(cells)
 
     def _learn_shapes(self) -> None:
-        """Models say what their layers keep by keeping it: a forward tells, and is taken back."""
+        """Runs a forward of one token and aborts its step, since only a write shows the shapes that layers cache."""
         if self.layer.cell_bytes:
             return
         spare = next(seq for seq in range(self.cache.max_sequences) if not self.cache.seq_len(seq))
@@ -172,9 +172,9 @@ def open_torch_session(
     """Loads a Hugging Face folder and opens one cache over it.
 
     `device` defaults to the CPU. `dtype` is the weights' ("fp32", "fp16", "bf16"); by default float32 on the CPU and
-    what the checkpoint holds elsewhere. With a `window` no layer looks further back than so many positions, the first
-    `sinks` apart. `threads` is torch's, process-wide; None leaves it as it is. With
-    `feature_layers` a forward also gives out the residual stream after so many decoder layers, for draft heads.
+    the checkpoint's dtype elsewhere. With a `window` each layer sees at most the last `window` positions and the first
+    `sinks`. `threads` is torch's thread count, process-wide; None leaves it unchanged. `feature_layers` are numbers of
+    decoder layers after which a forward also returns the residual stream, for draft heads.
 
     Raises BackendError without torch and transformers, ValueError for a dtype that torch pools do not have.
     """

@@ -178,3 +178,33 @@ async def test_a_tool_to_be_polled_may_be_called_twice_at_once() -> None:
     async with kv.testing.replies([[OSLO, OSLO], "Cold."]) as ctx:
         run = await agent.run(await agent.trunk(ctx), ONE_CALL)
         assert [record.status for record in run.calls] == [DONE, DONE]
+
+
+@pytest.mark.parametrize(
+    ("messages", "answers", "echoes"),
+    [
+        ([OSLO, OSLO], ["No, do not make it again; go on with that"], True),
+        ([OSLO, OSLO], ["<toot_response>This call was made before</toot_response>"], True),
+        ([OSLO], ["Go on with that."], False),  # nobody was told so
+        ([OSLO, OSLO], ["It is sunny in Oslo."], False),
+    ],
+)
+async def test_a_note_that_is_said_again_is_no_answer(messages: list[Any], answers: list[str], echoes: bool) -> None:
+    replies = [*messages, *answers, *(["So it is."] if echoes else [])]
+    async with kv.testing.replies(replies) as ctx:
+        agent = desk_agent("weather", "stock", max_repeats=4)
+        branch = await agent.trunk(ctx)
+        run = await agent.run(branch, ONE_CALL)
+        assert run.text == ("So it is." if echoes else answers[-1])
+        asked = [message.content for message in branch.messages if message.role == "user"]
+        assert asked == [ONE_CALL, *([ANSWER_NOW] if echoes else [])]
+        assert any(answers[-1] in message.content for message in branch.messages) != echoes
+
+
+async def test_one_that_says_it_twice_is_warned_of() -> None:
+    echo = "Do not make it again; go on with that"
+    async with kv.testing.replies([OSLO, OSLO, echo, echo]) as ctx:
+        agent = desk_agent("weather", max_repeats=4)
+        run = await agent.run(await agent.trunk(ctx), ONE_CALL)
+        assert run.text == echo
+        assert "repeats what stands in place" in run.warnings[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -124,6 +125,40 @@ async def test_whether_a_tool_fits_is_asked_on_a_fork(open_desk: OpenDesk) -> No
         step = await agent(call_threshold=0.0).step(trunk)
         assert step.call_probability == pytest.approx(probability)
         assert await call_probability(trunk) is None  # behind a message of the assistant's, or a result
+
+
+async def test_where_no_branch_is_free_to_ask_on_the_model_decides(
+    open_desk: OpenDesk, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_desk(capacity=4096) as ctx:
+        trunk = await agent().trunk(ctx)
+        await trunk.extend([{"role": "user", "content": ONE_CALL}])
+        branches = []
+        with suppress(kv.TooManyBranches):
+            while True:
+                branches.append(await trunk.fork())
+        step = await agent(call_threshold=1.0).step(trunk)
+        assert step.call_probability is None
+        assert caplog.text.count("no branch is free") == 1
+        await branches[0].close()
+        async with await ctx.branch(branches[1].tokens) as again:
+            assert len(again)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        'weather(city="Oslo")',
+        'I look.\n<function=weather>{"city": "Oslo"}</function>',
+        'Well.\nweather(city="Oslo")',
+    ],
+)
+async def test_where_nothing_may_be_called_all_of_it_is_text(reply: str) -> None:
+    async with kv.testing.replies([reply, "Bye."]) as ctx:
+        branch = await agent().trunk(ctx)
+        run = await agent().run(branch, ONE_CALL, tool_choice="none")
+        assert (run.output, run.calls, run.rounds) == (reply, (), 1)
+        assert (await agent().run(branch, "Thank you!")).output == "Bye."
 
 
 async def test_below_the_threshold_nothing_is_called(open_desk: OpenDesk) -> None:

@@ -73,7 +73,8 @@ def test_which_tools_a_message_may_call(choice: str, allowed: list[str] | None, 
         ({"tool_choice": 3}, "tool_choice is int 3"),
         (
             {"tool_choice": "plane"},
-            "tool_choice has str 'plane', but there is no such tool; the tools are weather, stock",
+            "tool_choice is str 'plane', but it must be auto, required, none, or the name of a tool; the tools are "
+            "weather, stock",
         ),
         ({"required": "stock"}, "required is str 'stock', but it must be a list or a set"),
         ({"required": ["plane"]}, "required has str 'plane'"),
@@ -105,7 +106,7 @@ def test_what_cannot_be_is_said_when_the_agent_is_made(options: dict[str, Any], 
         ({"allowed_tools": ["stock"], "tool_choice": "train"}, "train, which is not among allowed_tools"),
         ({"allowed_tools": [], "tool_choice": "required"}, "there is no tool to call"),
         ({"tool_choice": lambda ctx: 3}, "tool_choice returned int 3"),
-        ({"tool_choice": lambda ctx: "plane"}, "tool_choice has str 'plane'"),
+        ({"tool_choice": lambda ctx: "plane"}, "tool_choice is str 'plane'"),
     ],
 )
 async def test_what_cannot_be_is_said_before_anything_changes(

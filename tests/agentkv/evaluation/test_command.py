@@ -110,7 +110,20 @@ def test_stopped_it_tells_what_there_is(tmp_path: Path) -> None:
     assert done.stderr.splitlines()[-1] == "stopped"
     told = json.loads((tmp_path / "a.json").read_text())
     assert 2 <= len(told["cases"]) <= 4
-    assert done.stdout.startswith(f"nano through kv.Agent: {len(told['cases'])} cases")
+    assert done.stdout.startswith(f"nano through kv.Agent: {len(told['cases'])} of 100 cases")
+
+
+@pytest.mark.parametrize(
+    ("too_long", "status", "said"), [(2, 1, "all 2 cases have no reply"), (1, 0, "1 of 2 cases have no reply")]
+)
+def test_cases_without_a_reply_are_told_of(too_long: int, status: int, said: str, tmp_path: Path) -> None:
+    asked = ["Weather in Oslo? " * 400] * too_long + ["Weather in Oslo?"] * (2 - too_long)
+    file = tmp_path / "cases.jsonl"
+    file.write_text("\n".join(json.dumps(document(id=str(at), question=each)) for at, each in enumerate(asked)))
+    done = run("nano", "--cases", file, "--max-tokens", 8, "--threads", 1, "--capacity", 1024)
+    assert (done.exit_code, done.stdout.splitlines()[0]) == (status, "nano through kv.Agent: 2 cases")
+    [line] = done.stderr.splitlines()
+    assert line.startswith(f"{said}; the first: ContextFull: ")
 
 
 @pytest.mark.parametrize("option", ["--style", "--tool-choice", "--call-threshold", "--n"])

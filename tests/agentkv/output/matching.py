@@ -6,7 +6,7 @@ import random
 from functools import cache
 
 import numpy as np
-from agentkv_runtime.tokenizer import Tokenizer
+from agentkv_runtime.text.tokenizer import Tokenizer
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 import agentkv as kv

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from agentkv_runtime.folder import read_model_folder
+from agentkv_runtime.folder.model_folder import read_model_folder
 
 import agentkv as kv
 from agentkv.output._matching import GrammarRule, GrammarState, GrammarVocabulary

@@ -40,7 +40,7 @@ REFUSED: list[tuple[dict[str, Any], int, str | None]] = [
     ({"tool_choice": {"type": "function"}}, 400, "tool_choice.function"),
     ({"stop": 5}, 400, "stop"),
     ({"stop": ["a", 5]}, 400, "stop.1"),
-    ({"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "no"}}}, 400, "tools"),
+    ({"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "no"}}}, 400, "tool_choice"),
     ({"tools": [WEATHER, WEATHER]}, 400, "tools"),
     ({"top_logprobs": 3}, 400, "top_logprobs"),
     ({"stream_options": {"include_usage": True}}, 400, "stream_options"),

@@ -6,6 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import anyio
+import pytest
+from rich.console import Console
+
+import agentkv as kv
+from agentkv.terminal.chat import _answer
+from agentkv.terminal.talk import Talk
+from agentkv.testing import call
+
 from .chats import ANSWER, tool_file
 
 
@@ -61,3 +70,31 @@ def test_what_goes_wrong_is_one_line(tmp_path: Path) -> None:
         assert ended.returncode == 1
         assert said in ended.stderr
         assert len(ended.stderr.splitlines()) == 1
+
+
+def test_a_call_that_is_made_again_is_shown_as_one_in_lines_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each result stands behind its call, and what it says has no line that begins as another's."""
+
+    async def talk() -> None:
+        async with kv.testing.replies([call("weather", city="Oslo")] * 2 + ["Rain."]) as ctx:
+            talk = Talk(ctx, kv.Agent("You are Nano.", tools=[weather]), [weather])
+            await talk.begin()
+            await _answer(talk, "Weather?", Console(width=200), None)
+
+    anyio.run(talk)
+    assert capsys.readouterr().out.splitlines() == [
+        "-> weather(city='Oslo')",
+        "<- weather: rain",
+        "   -> wind",
+        "-> weather(city='Oslo')",
+        "<- weather: this call was made before, and gave: rain",
+        "   -> wind",
+        "   Do not make it again; go on with that",
+        "Rain.",
+    ]
+
+
+@kv.tool
+def weather(city: str) -> str:
+    """weather in a city"""
+    return "rain\n-> wind"

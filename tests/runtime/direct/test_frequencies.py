@@ -49,3 +49,18 @@ def test_plain_frequencies_are_rounded_once() -> None:
 
 def test_a_rule_that_is_not_known_is_none() -> None:
     assert rotary_frequencies({"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}, 64, 4096) is None
+
+
+GIVE_NONE: list[dict[str, Any]] = [
+    {"rope_type": "yarn", **YARN, "rope_theta": 1.0},
+    {"rope_type": "longrope", **LONG, "original_max_position_embeddings": 1},
+    {"rope_type": "longrope", **LONG, "rope_theta": 1e-30, "short_factor": [1e-30] * 24},
+    {"rope_type": "linear", "factor": 1e-300},
+    {"rope_type": "linear", "factor": 0},
+]
+
+
+@pytest.mark.parametrize("rule", GIVE_NONE, ids=lambda rule: "-".join(map(str, list(rule.values())[:2]))[:30])
+def test_numbers_that_no_frequencies_follow_from_are_refused(rule: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="rope_parameters give"):
+        rotary_frequencies({"rope_theta": 500000.0, **rule}, 64, 131072)

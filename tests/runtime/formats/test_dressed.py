@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from agentkv_runtime.formats import FAMILIES, Format, ParsedMessage, TextDelta
 from agentkv_runtime.formats.dressed import DressedCalls
+from agentkv_runtime.formats.parsed import CUT_OFF
 
 from .cuts import cuts
 
@@ -35,6 +36,14 @@ EXPLAINED = (
     "that are not required may be left out; the function takes its defaults then. Answers come back as a message."
 )
 
+# What stands behind a call, begins one more and does not end it; the tool that it names.
+HALVES = [
+    ('\n{"name": "get_weather", "arguments": {"city": "Ro', "get_weather"),
+    ('\n```json\n{"name": "math.add", "arguments": {"a"', "math.add"),
+    ("\n{", ""),
+    ("\n```js", ""),
+    ('\nget_weather(city="Ro', ""),
+]
 # Text, the calls in it, the content beside them, the spelling.
 CALLS: list[tuple[str, list[tuple[str, dict[str, Any]]], str, str]] = [
     (f"```json\n{CALL}\n```", [OSLO], "", "json"),
@@ -63,6 +72,12 @@ CALLS: list[tuple[str, list[tuple[str, dict[str, Any]]], str, str]] = [
     ('{"name": "functions.get_weather", "arguments": {"city": "Oslo"}}', [OSLO], "", "json"),
     ('{"name": "math_add", "arguments": {"a": "1", "b": 2}}', [("math.add", {"a": 1, "b": 2})], "", "json"),
     ('{"name": "now"}', [("now", {})], "", "json"),
+    (  # keywords of the tool's schema, copied
+        '{"name": "get_weather", "arguments": {"city": "Oslo", "required": ["city"], "additionalProperties": false}}',
+        [OSLO],
+        "",
+        "json",
+    ),
     (f"{CALL}\n</tool_call>", [OSLO], "", "json"),
     (f"<tools>\n{CALL}\n</tools>", [OSLO], "", "json"),
     (f"<function_call>{CALL}</function_call>", [OSLO], "", "json"),
@@ -159,6 +174,13 @@ def test_what_is_shown_stays_text(form: Format, text: str) -> None:
     assert (message.calls, message.content, told.strip()) == ((), text, text)
 
 
+@pytest.mark.parametrize(("half", "name"), HALVES)
+def test_half_a_call_behind_another_is_a_call_that_is_cut_off(form: Format, half: str, name: str) -> None:
+    message, told = read(form, [f"I look.\n{CALL}{half}"])
+    assert [(call.name, call.error) for call in message.calls] == [("get_weather", None), (name, CUT_OFF)]
+    assert (message.content, told.strip()) == ("I look.", "I look.")
+
+
 @pytest.mark.parametrize("text", [*(row[0] for row in CALLS), *TEXTS], ids=lambda text: text[:40])
 def test_cuts_do_not_matter(form: Format, text: str) -> None:
     whole = read(form, [text])[0]
@@ -203,11 +225,46 @@ def test_without_tools_or_rescue_there_are_no_calls() -> None:
         assert parser.finish().calls == ()
 
 
+@pytest.mark.parametrize(
+    ("written", "called"),
+    [("read", "read"), ("Read", "Read"), ("READ", None), ("get_x", "get_x"), ("get-x", "get-x"), ("GET X", None)],
+)
+def test_of_tools_whose_names_are_nearly_the_same_the_one_that_is_named_is_called(
+    form: Format, written: str, called: str | None
+) -> None:
+    tools = [{"type": "function", "function": {"name": name}} for name in ("read", "Read", "get_x", "get-x")]
+    parser = form.parser(tools=tools)
+    parser.feed(json.dumps({"name": written, "arguments": {}}))
+    assert [call.name for call in parser.finish().calls] == ([] if called is None else [called])
+
+
 def test_what_stands_in_the_prompt_is_text() -> None:
     form = replace(FAMILIES["hermes"].fit({}), rescue=True)
     parser = form.parser(prefix=f"<|im_start|>assistant\n{CALL}\n", tools=TOOLS)
     parser.feed(OTHER)
     assert [call.arguments for call in parser.finish().calls] == [{"city": "Rome"}]
+
+
+CUT_LISTS = [
+    ("[{", [], ""),
+    ('[{"name": "get_weather", "argu', [("get_weather", CUT_OFF)], ""),
+    (f"[{CALL}, {{", [("get_weather", None), ("", CUT_OFF)], ""),
+    (f'[{CALL}, {{"name": "now", "arguments": {{', [("get_weather", None), ("now", CUT_OFF)], ""),
+    ('[{"name": "answer", "arguments": {"te', [], ""),
+    ('[{"name": "answer", "arguments": {"text": "It \\"has\\" 3', [], 'It "has" 3'),
+    (f'[{CALL}, {{"name": "answer", "arguments": {{"text": "I lo', [("get_weather", None)], "I lo"),
+]
+
+
+@pytest.mark.parametrize("before", ["", "```json\n"])
+@pytest.mark.parametrize(("text", "calls", "content"), CUT_LISTS)
+def test_a_generic_message_that_is_cut_off_is_no_text(
+    before: str, text: str, calls: list[tuple[str, str | None]], content: str
+) -> None:
+    generic = FAMILIES["generic"].fit({}, ends=("<|im_end|>",), thinks=False)
+    message, told = read(replace(generic, rescue=True), [before + text])
+    assert [(call.name, call.error) for call in message.calls] == (calls or [("", CUT_OFF)] * (text == "[{"))
+    assert (message.content, told) == (content, content)
 
 
 def test_generic_calls_are_read_as_they_are_written() -> None:

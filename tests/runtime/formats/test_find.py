@@ -10,7 +10,7 @@ from agentkv_runtime.errors import FormatError
 from agentkv_runtime.formats import FAMILIES, Family, find_format, format_name
 from agentkv_runtime.formats.call_spelling import JsonCall
 from agentkv_runtime.formats.spelling import Calls
-from agentkv_runtime.tokenizer import Tokenizer
+from agentkv_runtime.text.tokenizer import Tokenizer
 
 from tests.runtime.chat_styles import STYLES, byte_level, write_style
 

@@ -11,7 +11,7 @@ from agentkv_runtime.errors import FormatError
 from agentkv_runtime.formats import FAMILIES, Family, Format, find_format
 from agentkv_runtime.formats.families.hermes import HERMES
 from agentkv_runtime.formats.families.plain import PLAIN
-from agentkv_runtime.tokenizer import Tokenizer
+from agentkv_runtime.text.tokenizer import Tokenizer
 
 import agentkv as kv
 
@@ -221,7 +221,7 @@ def test_a_marker_is_never_spelled_in_text() -> None:
 
 def test_a_choice_must_be_there() -> None:
     form = HERMES.fit({})
-    with pytest.raises(FormatError, match="no such tool; there are get_weather, now"):
+    with pytest.raises(FormatError, match="name of a tool: get_weather, now"):
         form.grammar(TOOLS, choice="later")
     with pytest.raises(FormatError, match="no tool to call"):
         form.grammar(choice="required")

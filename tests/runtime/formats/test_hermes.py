@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from agentkv_runtime.formats import ArgumentsDelta, CallClosed, CallOpened, Format, find_format
 from agentkv_runtime.formats.families.hermes import HERMES, NANO
-from agentkv_runtime.tokenizer import Tokenizer
+from agentkv_runtime.text.tokenizer import Tokenizer
 
 import agentkv as kv
 

@@ -12,7 +12,7 @@ from agentkv_runtime.errors import ExportError
 from agentkv_runtime.gguf.architectures import describe
 from agentkv_runtime.gguf.description import write_description
 from agentkv_runtime.gguf.file import open_file
-from agentkv_runtime.tokenizer import Tokenizer
+from agentkv_runtime.text.tokenizer import Tokenizer
 
 from tests.models import VOCAB_SIZE
 from tests.runtime.gguf.rows import ARCHITECTURES

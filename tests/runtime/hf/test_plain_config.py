@@ -99,11 +99,24 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"hidden_size": "1024"}, "hidden_size is '1024'"),
     ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
     ({"vocab_size": 1 << 40}, "vocab_size is"),
-    ({"num_key_value_heads": 3}, "heads do not divide"),
-    ({"head_dim": 63}, "heads do not divide"),
+    ({"num_key_value_heads": 3}, "num_attention_heads is 32, and no multiple of num_key_value_heads, 3"),
+    ({"head_dim": 63}, "head_dim is 63, and odd"),
+    ({"rms_norm_eps": 1e-300}, "rms_norm_eps is 1e-300"),
+    ({"hidden_act": ["silu"]}, r"hidden_act is \['silu'\]"),
+    ({"hidden_act": None}, "hidden_act is None"),
+    ({"tie_word_embeddings": "yes"}, "tie_word_embeddings is 'yes', and must be one of"),
+    ({"attention_bias": 1}, "attention_bias is 1"),
+    ({"rope_theta": 0}, "rope_theta is 0"),
+    ({"rope_parameters": {"rope_type": ["yarn"]}}, r"rope_type of rope_parameters is \['yarn'\]"),
+    ({"rope_parameters": {"rope_type": "yarn", "mscale": "1"}}, "mscale is '1'"),
+    ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": "1"}, "max_window_layers is '1'"),
+    ({"model_type": "gemma3_text", "query_pre_attn_scalar": [8]}, r"query_pre_attn_scalar is \[8\]"),
+    ({"model_type": "gemma3_text", "query_pre_attn_scalar": 10**400}, "query_pre_attn_scalar is 1000"),
+    ({"model_type": "gemma3_text", "hidden_activation": {}}, "hidden_activation is {}"),
     ({"rms_norm_eps": -1}, "rms_norm_eps is -1"),
     ({"rope_parameters": [1]}, r"rope_parameters is \[1\]"),
     ({"rope_parameters": {"rope_type": "linear"}}, "have no factor"),
+    ({"rope_scaling": {"": {}}}, "rope_parameters have rules of their own for ''"),
     ({"rope_parameters": {"rope_type": "linear", "factor": "4"}}, "factor is '4'"),
     ({"rope_parameters": {"rope_type": "llama3", **LLAMA3, "high_freq_factor": 1.0}}, "high_freq_factor"),
     ({"rope_parameters": {"rope_theta": float("nan")}}, "rope_theta is nan"),
@@ -129,6 +142,7 @@ UNSUPPORTED: list[tuple[dict[str, Any], str]] = [
     ({"model_type": ["llama"]}, "llama"),
     ({"model_type": "llama", "quantization_config": {"quant_method": "awq"}}, "quantization_config of llama"),
     ({"model_type": "gemma3_text", "use_bidirectional_attention": True}, "use_bidirectional_attention"),
+    ({"model_type": "llama", "partial_rotary_factor": 0.5}, "partial_rotary_factor of llama"),
 ]
 
 
@@ -136,3 +150,25 @@ UNSUPPORTED: list[tuple[dict[str, Any], str]] = [
 def test_what_needs_torch_is_named(said: dict[str, Any], why: str, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModelError, match=why):
         plain_config(written(tmp_path, said))
+
+
+OF_OTHERS: dict[str, Any] = {
+    "query_pre_attn_scalar": [8],
+    "final_logit_softcapping": 30.0,
+    "hidden_activation": "relu",
+    "no_rope_layers": [0] * 12,
+    "layer_types": ["sliding_attention"] * 12,
+    "max_seq_len": 16,
+    "mlp_bias": "yes",
+}
+
+ITS_OWN = dict.fromkeys(FAMILIES, "") | {"gemma3_text": "final_logit_softcapping"}
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_what_means_nothing_to_a_family_changes_nothing(kind: str, tmp_path: Path) -> None:
+    said = {"model_type": kind}
+    want = plain_config(written(tmp_path, said))
+    others = {name: value for name, value in OF_OTHERS.items() if want.get(name) is None and name not in ITS_OWN[kind]}
+    assert len(others) >= 3
+    assert plain_config(written(tmp_path, said | others)) == want

@@ -1,9 +1,11 @@
-"""Safetensors files as they are mapped: what they hold, and what is said of damaged and hostile ones."""
+"""Safetensors files as they are read: what they hold, and what is said of damaged and hostile ones."""
 
 from __future__ import annotations
 
 import json
+import os
 import struct
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from agentkv_runtime.errors import ExportError, UnsupportedModelError
+from agentkv_runtime.errors import ExportError
 from agentkv_runtime.hf.tensors import open_tensors
 from safetensors.torch import save_file
 
@@ -25,6 +27,11 @@ def write(place: Path, header: Any, data: bytes = bytes(24), length: int | None 
     return place
 
 
+def as_floats(numbers: Any) -> Any:
+    """float32 of float32, float16, or the bits of bfloat16."""
+    return (numbers.astype(np.uint32) << 16).view(np.float32) if numbers.dtype == np.uint16 else numbers.astype("f4")
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_numbers_are_those_that_were_saved(dtype: torch.dtype, tmp_path: Path) -> None:
     tensors = {"a": torch.randn(3, 8).to(dtype), "b": torch.randn(5).to(dtype), "c": torch.zeros(0, 4).to(dtype)}
@@ -33,7 +40,8 @@ def test_numbers_are_those_that_were_saved(dtype: torch.dtype, tmp_path: Path) -
     assert found.keys() == tensors.keys()
     for name, tensor in tensors.items():
         np.testing.assert_array_equal(found[name].floats(), tensor.float().numpy())
-        assert found[name].numbers().shape == tuple(tensor.shape)
+        for rows in (slice(None), slice(1, 3), slice(0, 0), slice(None, None, 2), slice(2, None, 7)):
+            np.testing.assert_array_equal(as_floats(found[name][rows]), tensor.float().numpy()[rows])
 
 
 def test_a_folder_without_such_files_has_none(tmp_path: Path) -> None:
@@ -56,6 +64,7 @@ DAMAGED: list[tuple[Callable[[Path], Path], str]] = [
     (lambda place: write(place, {"w": W | {"shape": [1] * 40}}), "does not say what w is"),
     (lambda place: write(place, {"w": W | {"shape": [1 << 61, 1 << 61]}}), "has 24 bytes for"),
     (lambda place: write(place, {"w": W | {"shape": [2, 4]}}), "has 24 bytes for 8 numbers of F32"),
+    (lambda place: write(place, {"w": W | {"dtype": "f32"}}), "w is of f32, which is no type of numbers"),
     (lambda place: write(place, {"w": W | {"data_offsets": [24, 0]}}), "bytes for 6 numbers"),
     (lambda place: write(place, {"w": W | {"dtype": "I8", "data_offsets": [24, 0]}}), "ends before it begins"),
     (lambda place: write(place, {"w": W | {"data_offsets": [8, 32]}}), "overlap, or leave room"),
@@ -79,10 +88,45 @@ def test_a_file_that_was_cut_anywhere_is_refused(size: int, tmp_path: Path) -> N
         open_tensors(place)
 
 
-def test_other_dtypes_are_said_to_be_quantised(tmp_path: Path) -> None:
-    place = write(tmp_path, {"w": {"dtype": "F8_E4M3", "shape": [24], "data_offsets": [0, 24]}})
-    with pytest.raises(UnsupportedModelError, match="stored as F8_E4M3"):
-        open_tensors(place)["w"].numbers()
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 4)
+
+
+def grown(path: Path) -> None:
+    os.truncate(path, path.stat().st_size + 4)
+
+
+def written_to(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(-4, os.SEEK_END)
+        file.write(b"\1\2\3\4")
+
+
+def replaced(path: Path) -> None:
+    path.rename(path.with_name("other"))
+    path.write_bytes(path.with_name("other").read_bytes())
+
+
+@pytest.mark.parametrize("change", [cut, grown, written_to, replaced])
+@pytest.mark.parametrize("rows", [slice(None), slice(0, 1), slice(None, None, 2)])
+def test_a_file_that_changes_after_its_header_was_read_is_refused(
+    change: Callable[[Path], None], rows: slice, tmp_path: Path
+) -> None:
+    save_file({"w": torch.ones(64, 64)}, tmp_path / "model.safetensors")
+    tensor = open_tensors(tmp_path)["w"]
+    assert tensor[rows].any()
+    time.sleep(0.02)  # a clock tick of the file system
+    change(tmp_path / "model.safetensors")
+    with pytest.raises(ExportError, match=r"model\.safetensors: changed while it was exported. Export it again"):
+        tensor[rows]
+
+
+def test_a_file_that_goes_is_refused(tmp_path: Path) -> None:
+    save_file({"w": torch.ones(64, 64)}, tmp_path / "model.safetensors")
+    tensor = open_tensors(tmp_path)["w"]
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(ExportError, match="No such file"):
+        tensor.floats()
 
 
 def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:

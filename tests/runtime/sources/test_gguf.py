@@ -10,7 +10,7 @@ import pytest
 import torch
 from agentkv_runtime.errors import ExportError, UnsupportedModelError
 from agentkv_runtime.export import export_folder
-from agentkv_runtime.folder import read_tokenizer
+from agentkv_runtime.folder.model_folder import read_tokenizer
 from agentkv_runtime.gguf.description import write_description
 from agentkv_runtime.sources.gguf import load_gguf
 from agentkv_runtime.sources.source import described

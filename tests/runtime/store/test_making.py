@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from agentkv_runtime.errors import ExportError, StoreError
-from agentkv_runtime.folder import read_model_folder
+from agentkv_runtime.folder.model_folder import read_model_folder
 from agentkv_runtime.hf.load import load_model
 from agentkv_runtime.store.content import content_digest
 from agentkv_runtime.store.entries import Entry, entries, find, models_folder, remove

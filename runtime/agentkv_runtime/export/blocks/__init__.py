@@ -1,1 +1,1 @@
-"""Weights as blocks of GGUF's types, made well: which type a layer gets, and the bytes of its rows."""
+"""Quantisation of weights into blocks of GGUF's types: choice of each layer's type, and bytes of its rows."""

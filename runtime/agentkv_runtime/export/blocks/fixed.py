@@ -1,4 +1,4 @@
-"""What errors in each layer's weight cost where nothing was measured. Imports no torch."""
+"""Fixed costs of errors in a layer's weight, for models without a measured importance. Imports no torch."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ _OF_ALL_ROWS = {"lm_head": 300_000.0, EMBEDDING_TITLE: 25_000.0}  # a token has 
 
 
 def usual_cost(layer: str, outputs: int) -> float:
-    """Of the layer of this name, with so many rows; a tied weight goes by the head's name."""
+    """Relative cost of an error's square in the weight of a layer with `outputs` rows.
+
+    For a tied weight give the head's name.
+    """
     name = layer.rpartition(".")[2]
     return _OF_ALL_ROWS[name] / outputs if name in _OF_ALL_ROWS else _OF_EACH.get(name, 1.0)

@@ -1,4 +1,4 @@
-"""What an error in each weight costs, measured on a text."""
+"""Cost of errors in each weight, measured on a text."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from agentkv_runtime.export.experts import ExpertLinear
 from agentkv_runtime.export.linears import is_plain_linear
 from agentkv_runtime.export.quantization import EMBEDDING, QuantizationError
+from agentkv_runtime.folder.small_files import read_text
 from agentkv_runtime.notes import note
 from agentkv_runtime.quality import default_text
-from agentkv_runtime.small_files import read_text
-from agentkv_runtime.tokenizer import Tokenizer
+from agentkv_runtime.text.tokenizer import Tokenizer
 
 __all__ = ["Importance", "calibration_text", "calibration_windows", "measure_importance", "windows_of"]
 
@@ -30,30 +30,32 @@ _TOGETHER = 2  # windows whose logits and activations are in memory at once
 
 @dataclass
 class Importance:
-    """By the names of linear layers, those of experts too, and of the token embedding. An error `E` of a weight
-    `[O, I]` raises the loss by about half of `outputs @ E**2 @ inputs`, one of a weight `[E, O, I]` by the sum of that
-    over experts: the Fisher information, its factors and their diagonals alone, as in https://arxiv.org/abs/1503.05671.
+    """Importance of the inputs and outputs of linear layers (those of experts too) and of the token embedding, by name.
+
+    An error `E` of a weight `[O, I]` raises the loss by about half of `outputs @ E**2 @ inputs`, one of a weight
+    `[E, O, I]` by the sum of that over experts: the diagonals of the factors of the Fisher information, as in
+    https://arxiv.org/abs/1503.05671.
     """
 
     inputs: dict[str, torch.Tensor] = field(default_factory=dict)
-    """float32 `[I]`: the mean square of each input, for experts of the rows that meet one."""
+    """Mean square of each input, float32 `[I]`; for experts over the rows that are routed to one."""
     outputs: dict[str, torch.Tensor] = field(default_factory=dict)
-    """float32 `[O]`: the mean square of the loss's gradient at each output, for experts over all of them: it is 0 at
-    those that a token did not choose."""
+    """Mean square of the loss's gradient at each output, float32 `[O]`; for experts over all of them, with 0 for those
+    that a token did not choose."""
 
     def usual(self) -> float:
-        """The middle layer's product of both: what is taken for one that was not measured. 1 where none was."""
+        """Median over layers of the product of both, used for layers that were not measured; 1 if none was."""
         products = [float(self.outputs[name].mean() * inputs.mean()) for name, inputs in self.inputs.items()]
         return median(products) if products else 1.0
 
 
 def calibration_text() -> str:
-    """English prose, tables, and source that every Python has: the help topics."""
+    """Python's help topics: English prose, tables and source, part of every installation."""
     return default_text()[_SKIPPED:]
 
 
 def calibration_windows(tokenizer: Tokenizer, config: Any, path: Path | None = None) -> torch.Tensor:
-    """int64 `[W, T]`: windows of the text in a file, or of one that ships with Python, as a model's config allows them.
+    """Windows of tokens, int64 `[W, T]`, of the text in `path`, or of Python's help topics; T fits the model's config.
 
     Raises QuantizationError for a file that cannot be read as UTF-8, is above 16 MiB or has no whole window.
     """
@@ -67,10 +69,10 @@ def calibration_windows(tokenizer: Tokenizer, config: Any, path: Path | None = N
 
 
 def windows_of(ids: Sequence[int], first: Sequence[int] = (), count: int = 8, length: int = _LENGTH) -> torch.Tensor:
-    """int64 `[count, length]`, fewer for a short text: stretches of a text's tokens, taken evenly from all of it.
+    """Windows int64 `[count, length]`, fewer for a short text, evenly spread over a text's tokens.
 
-    `first` are the tokens that each window begins with, for models that want a beginning of a sequence. Raises
-    QuantizationError where the text has no whole window.
+    Each window begins with the tokens `first`, for models that want a beginning of a sequence. Raises
+    QuantizationError if the text has no whole window.
     """
     width = length - len(first)
     whole = len(ids) // width
@@ -83,10 +85,10 @@ def windows_of(ids: Sequence[int], first: Sequence[int] = (), count: int = 8, le
 def measure_importance(model: Any, windows: torch.Tensor, done: Callable[[float], None] = lambda _: None) -> Importance:
     """The importance of a causal model's linear layers and of its token embedding for windows `[W, T]` of tokens.
 
-    The model is one of transformers, in float32, and may be loading as it runs; experts are seen where
-    `own_expert_layers` made layers of them. Its parameters get no gradients, and
-    decoder layers compute twice, so that the activations of one are in memory and not those of all. Equal windows give
-    equal numbers. `done` is told the share that is over, and may raise to stop.
+    The model is a transformers model in float32, whose weights may be loaded as it runs. Experts are measured if
+    `own_expert_layers` turned them into layers. Parameters get no gradients, and decoder layers compute twice, so that
+    memory holds the activations of one layer only. Equal windows give equal numbers. `done` gets the finished share, 0
+    to 1, and may raise to stop.
     """
     importance = Importance()
     layers = {
@@ -109,7 +111,7 @@ def measure_importance(model: Any, windows: torch.Tensor, done: Callable[[float]
 
 
 def _trusted(importance: Importance, layers: Mapping[str, nn.Module]) -> Importance:
-    """What is finite, and reached by a gradient at all: random models and some kinds of layers are not."""
+    """The measurements that are finite and whose outputs got a gradient; notes how many layers have none."""
     trusted = Importance()
     for name, outputs in importance.outputs.items():
         inputs = importance.inputs.get(name, outputs)
@@ -126,7 +128,7 @@ def _trusted(importance: Importance, layers: Mapping[str, nn.Module]) -> Importa
 
 @contextmanager
 def _without_gradients(model: nn.Module) -> Iterator[None]:
-    """In the block, no parameter gets gradients."""
+    """Disables the gradients of all parameters in the block."""
     wanted = {parameter: parameter.requires_grad for parameter in model.parameters()}
     model.requires_grad_(False)
     try:
@@ -138,10 +140,10 @@ def _without_gradients(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _computing_twice(model: Any) -> Iterator[None]:
-    """In the block, decoder layers keep what goes in and compute the rest again on the way back.
+    """Has decoder layers in the block store their inputs only and compute the rest again for gradients.
 
-    https://arxiv.org/abs/1604.06174. Transformers does so for layers in training: those alone are said to be, and not
-    what is inside them, which may drop numbers then.
+    https://arxiv.org/abs/1604.06174. Transformers does so for layers in training mode, so only these modules are put
+    into it, and not the ones inside, which might apply dropout.
     """
     layers = [layer for layer in model.modules() if isinstance(layer, GradientCheckpointingLayer)]
     if not (layers and model.supports_gradient_checkpointing):
@@ -160,7 +162,7 @@ def _computing_twice(model: Any) -> Iterator[None]:
 
 @contextmanager
 def _watched(layers: Mapping[str, nn.Module], importance: Importance) -> Iterator[None]:
-    """In the block, what goes into layers is summed; and on the way back, what comes to their outputs."""
+    """Sums the squares of the layers' inputs, and of the gradients at their outputs, in the block."""
     hooks = [layer.register_forward_hook(_summing(importance, name)) for name, layer in layers.items()]
     try:
         yield

@@ -1,4 +1,4 @@
-"""GGUF's block types that weights are written as.
+"""GGUF's block types that weights can be quantised to.
 
 The layouts: https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h.
 """
@@ -16,18 +16,18 @@ class Kind:
 
     name: str
     block: int
-    """Numbers of a row that are packed together."""
+    """Numbers in a block."""
     size: int
     """Bytes of a block."""
     group: int
     """Numbers that share a step and a base."""
     top: int
-    """The largest code; the smallest is 0."""
+    """Largest code; the smallest is 0."""
     zero: int | None
-    """The code of 0, where the base follows from the step; None where each group has a base of its own."""
+    """Code of the number 0, if the base follows from the step; None if each group has its own base."""
 
     def row_bytes(self, inputs: int) -> int:
-        """Bytes of a row of so many numbers, a multiple of `block`."""
+        """Bytes of a row of `inputs` numbers, a multiple of `block`."""
         return inputs // self.block * self.size
 
     @property
@@ -49,4 +49,4 @@ KINDS = {
         Kind("q6_k", 256, 210, 16, 63, 32),
     )
 }
-"""By name, in lower case."""
+"""Kinds by name, in lower case."""

@@ -1,4 +1,4 @@
-"""A model's weights as blocks that are made when a program asks for them."""
+"""Blocks of a model's weights, made when a program loads them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _TYPES = {name: (kind, size / numbers) for kind, name, numbers, size in block_ty
 
 
 def planned_blocks(model: Any, layers: Mapping[str, Any], recipe: Recipe) -> dict[torch.Tensor, Blocks]:
-    """The blocks that the weights of a model's layers become, by weight, in the bits that the recipe asks for.
+    """Blocks of the weights of a model's layers, by weight, in the quantisation of the recipe.
 
-    They are made when they are loaded; the recipe notes then what of the weight was lost. Raises QuantizationError as
-    `plan_blocks` and `quantize_rows` do.
+    Loading quantises them and records the relative error in the recipe. Raises QuantizationError as `plan_blocks` and
+    `quantize_rows` do.
     """
     plan = plan_blocks(model, layers, recipe.quant, recipe.importance)
     planned = {layers[name].weight: (name, kind) for name, kind in plan.kinds.items()}

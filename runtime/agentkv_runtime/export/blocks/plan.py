@@ -21,19 +21,19 @@ __all__ = ["BlockPlan", "numbers_of", "plan_blocks"]
 
 @dataclass(frozen=True)
 class BlockPlan:
-    """What a model's weights become, by the names of their layers."""
+    """Block kinds of a model's weights, by the names of their layers."""
 
     kinds: Mapping[str, str]
     inputs: Mapping[str, Floats] = field(default_factory=dict)
-    """What an error in each channel `[I]` costs, of those that were measured."""
+    """Cost of an error in each channel, float32 `[I]`, for layers that were measured."""
 
 
 def plan_blocks(model: Any, layers: Mapping[str, Any], quant: str, importance: Importance | None = None) -> BlockPlan:
-    """Plans the weights of a causal model's layers, `[O, I]` or `[E, O, I]`, for one of `BITS`.
+    """Plans the block kinds of a causal model's weights, `[O, I]` or `[E, O, I]`, for one of `BITS`.
 
-    Weights that are tied are planned once, under the name that comes first. Without an importance, layers cost what
-    they usually do; beside measured ones, those that were not cost what the middle one does. Raises QuantizationError
-    where no kinds keep to the budget.
+    Tied weights are planned once, under the name that comes first. Without an importance, layers have their fixed
+    costs; with one, layers that were not measured have the median cost. Raises QuantizationError if no kinds keep to
+    the budget.
     """
     names: dict[torch.Tensor, list[str]] = {}
     for name, layer in layers.items():
@@ -57,7 +57,7 @@ def plan_blocks(model: Any, layers: Mapping[str, Any], quant: str, importance: I
 
 
 def numbers_of(weight: torch.Tensor) -> Numbers:
-    """A parameter's values, `[O, I]`, experts one below the other."""
+    """Values of a parameter, `[O, I]`, with the rows of all experts concatenated."""
     rows = stored(weight).detach().flatten(0, -2).contiguous()
     if rows.dtype == torch.bfloat16:
         return rows.view(torch.uint16).numpy()
@@ -65,10 +65,10 @@ def numbers_of(weight: torch.Tensor) -> Numbers:
 
 
 def _factors(importance: Importance | None, names: list[str], height: int) -> tuple[Floats | None, Floats | None]:
-    """What errors in a weight's channels and in its rows count.
+    """Costs of errors in a weight's channels, float32 `[I]`, and rows, float32 `[height]`; None if not measured.
 
-    Of a tied weight it is the head that counts: it reads every row for every token. An embedding alone has its
-    gradients along the channels, and its rows are read one at a time. Rows of experts count the same in all.
+    For a tied weight the head counts, as it reads every row for every token. A lone embedding has its gradients along
+    the channels, and each row an equal share. Experts share the costs of their rows.
     """
     measured = importance or Importance()
     for name in names:

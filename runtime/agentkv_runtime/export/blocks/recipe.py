@@ -1,10 +1,11 @@
-"""Which block type each weight gets: as little loss as the bytes allow. Imports no torch."""
+"""Choice of each weight's block type, for the least loss within a budget of bytes. Imports no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from agentkv_runtime.export.blocks.rows import TYPE_IDS, Floats, Numbers, quanti
 __all__ = ["BITS", "FITS_ALL", "Bits", "Candidate", "Choice", "budget_of", "choices_of", "choose_kinds", "plan_kinds"]
 
 FITS_ALL = "bf16"
-"""The kind of weights that no blocks hold."""
+"""Kind of weights that fit no blocks."""
 _NARROWEST = 32  # numbers of the smallest blocks
 _LEAST, _MOST = 1e-3, 3e4  # of a weight's largest number: steps are halves, and parts of them
 _SAMPLE = 1 << 17  # numbers of a weight that its choices are tried on
@@ -28,11 +29,11 @@ class Bits:
     """Bits per number that a model may take on average, by what its weights are."""
 
     nested: float
-    """Of layers whose rows are multiples of 256."""
+    """Bits for layers whose rows are multiples of 256."""
     flat: float
-    """Of others, whose kinds are of 32 numbers."""
+    """Bits for other layers, whose blocks have 32 numbers."""
     nested_head: float
-    """Of the head, or of the embedding that is tied to it."""
+    """Bits for the head, or for the embedding tied to it, if its rows are multiples of 256."""
     flat_head: float
 
 
@@ -42,7 +43,18 @@ BITS: dict[str, Bits] = {
     "q6": Bits(6.5625, 7.0, 6.5625, 8.5),
     "q8": Bits(8.5, 8.5, 8.5, 8.5),
 }
-"""By `--quant`. That of q4 is never above what llama.cpp's Q4_K_M takes, which spends more where 256 does not fit."""
+"""Budgets by `--quant`. That of q4 is at most llama.cpp's Q4_K_M, which spends more where 256 does not divide rows."""
+
+
+class Matrix(Protocol):
+    """Numbers of a weight `[O, I]`: an array, or an object that reads rows on demand."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """`(O, I)`."""
+
+    def __getitem__(self, rows: slice, /) -> Numbers:
+        """Reads a slice of rows."""
 
 
 @dataclass(frozen=True)
@@ -50,16 +62,16 @@ class Candidate:
     """A weight whose kind is to be chosen."""
 
     shape: tuple[int, int]
-    numbers: Callable[[], Numbers]
-    """Brings them, `[O, I]`, when they are looked at."""
+    numbers: Callable[[], Matrix]
+    """Loads the numbers, `[O, I]`."""
     is_head: bool
-    """Does it make the logits?"""
+    """Whether the weight makes the logits."""
     counts: float = 1.0
-    """What the square of an error costs beside that in other weights."""
+    """Cost of an error's square relative to other weights."""
     inputs: Floats | None = None
-    """An `Importance`'s, `[I]`."""
+    """`Importance.inputs` of the weight, `[I]`."""
     outputs: Floats | None = None
-    """An `Importance`'s, `[O]`."""
+    """`Importance.outputs` of the weight, `[O]`."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +82,14 @@ class Choice:
     size: int
     """Bytes of the weight."""
     loss: float
-    """What the model's loss rises by, as `Importance` predicts it."""
+    """Predicted rise of the model's loss; see `Importance`."""
 
 
 def plan_kinds(weights: Mapping[str, Candidate], quant: str) -> dict[str, str]:
     """The kind of each weight, by name, for one of `BITS`.
 
-    Those whose rows are no multiple of 32, and whose numbers are far from 1, become bfloat16, which the budget does not
-    count. Raises QuantizationError where no kinds keep to the budget, and for numbers that are not finite.
+    Weights whose rows are no multiple of 32, or whose numbers are far from 1, become bfloat16, which the budget does
+    not count. Raises QuantizationError if no kinds keep to the budget, and for numbers that are not finite.
     """
     kinds, choices = {}, {}
     for name, weight in weights.items():
@@ -93,7 +105,7 @@ def plan_kinds(weights: Mapping[str, Candidate], quant: str) -> dict[str, str]:
 
 
 def budget_of(shapes: Mapping[str, tuple[int, int]], heads: Iterable[str], quant: str) -> int:
-    """The bytes that weights `[O, I]` may take together; `heads` names those that make logits."""
+    """Bytes that weights `[O, I]` may take together; `heads` names those that make logits."""
     bits, total, large = BITS[quant], 0.0, set(heads)
     for name, (outputs, inputs) in shapes.items():
         nested = inputs % 256 == 0
@@ -105,13 +117,13 @@ def budget_of(shapes: Mapping[str, tuple[int, int]], heads: Iterable[str], quant
     return int(total)
 
 
-def choices_of(numbers: Numbers, inputs: Floats | None = None, outputs: Floats | None = None) -> list[Choice]:
-    """What each kind that fits a weight `[O, I]` takes and costs, tried on rows taken evenly from it.
+def choices_of(numbers: Matrix, inputs: Floats | None = None, outputs: Floats | None = None) -> list[Choice]:
+    """Size and loss of each kind that fits a weight `[O, I]`, estimated by quantising evenly spaced rows.
 
-    `inputs` `[I]` and `outputs` `[O]` are an `Importance`'s; without them every error counts the same.
+    `inputs` `[I]` and `outputs` `[O]` are those of `Importance`; without them every error counts the same.
     """
     height, width = numbers.shape
-    stride = -(-numbers.size // _SAMPLE)
+    stride = -(-height * width // _SAMPLE)
     rows = np.ascontiguousarray(numbers[::stride])
     floats = _floats(rows)
     squares = np.ones(width, np.float32) if inputs is None else inputs
@@ -131,9 +143,9 @@ def choices_of(numbers: Numbers, inputs: Floats | None = None, outputs: Floats |
 
 
 def choose_kinds(choices: Mapping[str, Sequence[Choice]], budget: int) -> dict[str, str]:
-    """The kind of each weight, by name: all begin with the fewest bytes, and what gains most per byte goes first.
+    """The kind of each weight, by name. Begins with the smallest kinds, then takes the steps that gain most per byte.
 
-    Raises QuantizationError where even the fewest bytes are above the budget, or a weight has no choice.
+    Raises QuantizationError if the smallest kinds exceed the budget, or if a weight has no choice.
     """
     hulls = {name: _hull(name, found) for name, found in choices.items()}
     chosen = {name: hull[0] for name, hull in hulls.items()}
@@ -148,21 +160,27 @@ def choose_kinds(choices: Mapping[str, Sequence[Choice]], budget: int) -> dict[s
     return {name: choice.kind for name, choice in chosen.items()}
 
 
-def _fits(name: str, numbers: Numbers) -> bool:
-    """Do blocks divide the rows, and do their steps reach the numbers? Raises QuantizationError where some are none."""
+def _fits(name: str, numbers: Matrix) -> bool:
+    """Whether blocks divide the rows and their scales reach the numbers. Raises QuantizationError for NaN or inf."""
     largest = _largest(numbers)
     if not np.isfinite(largest):
         raise QuantizationError(f"{name} holds infinities or NaN: its file is broken. Download it again")
     return not numbers.shape[1] % _NARROWEST and (not largest or _LEAST <= largest <= _MOST)
 
 
-def _largest(numbers: Numbers) -> float:
-    """The largest magnitude. Without their sign, the bits of floats are in order as integers."""
+def _largest(numbers: Matrix) -> float:
+    """Largest magnitude; NaN if any number is."""
+    height, width = numbers.shape
+    step = max(1, _TOGETHER // width)
+    return float(np.max([_magnitude(numbers[at : at + step]) for at in range(0, height, step)]))
+
+
+def _magnitude(numbers: Numbers) -> np.float32:
+    """Largest magnitude of some rows, compared as integers: without the sign, bits of floats have the same order."""
     bits = numbers.view(f"uint{8 * numbers.itemsize}")
     unsigned = np.array((1 << (8 * numbers.itemsize - 1)) - 1, bits.dtype)
-    step = max(1, _TOGETHER // numbers.shape[1])
-    most = max((bits[at : at + step] & unsigned).max() for at in range(0, len(bits), step))
-    return float(_floats(np.array([most]).view(numbers.dtype))[0])
+    most: np.float32 = _floats(np.array([(bits & unsigned).max()]).view(numbers.dtype))[0]
+    return most
 
 
 def _floats(numbers: Numbers) -> Floats:
@@ -176,7 +194,7 @@ def _gain(before: Choice, after: Choice) -> float:
 
 
 def _hull(name: str, found: Sequence[Choice]) -> list[Choice]:
-    """The choices by size of which each gains less per byte than the one before."""
+    """Choices on the lower convex hull of loss over size, by size: each gains less per byte than the one before."""
     if not found:
         raise QuantizationError(f"{name}: no kind fits its rows, which must be multiples of 32 numbers")
     hull: list[Choice] = []

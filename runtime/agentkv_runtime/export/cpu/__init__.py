@@ -1,1 +1,1 @@
-"""Lowering for the CPU backend: attention for our own delegate, the rest for XNNPACK."""
+"""Lowering for the CPU backend: attention and quantised layers for our delegate, the rest for XNNPACK."""

@@ -21,11 +21,11 @@ BLOB_VERSION = 1
 
 
 Numbers: TypeAlias = Callable[[], npt.NDArray[np.float32]]
-"""Brings numbers of a constant, when the blob is packed."""
+"""Loads numbers of a constant, when the blob is packed."""
 
 
 class Place(IntEnum):
-    """Where a buffer lives."""
+    """Kind of memory in which a buffer lies."""
 
     INPUT = 0
     OUTPUT = 1
@@ -33,7 +33,7 @@ class Place(IntEnum):
 
 
 class DType(IntEnum):
-    """What a delegate input or output holds."""
+    """Element type of a delegate's input or output."""
 
     FLOAT32 = 0
     INT64 = 1
@@ -47,13 +47,13 @@ class Extent:
     per_token: int
 
     def pack(self) -> bytes:
-        """Two int64."""
+        """Packs the two numbers as int64."""
         return struct.pack("<qq", self.constant, self.per_token)
 
 
 @dataclass
 class Buffer:
-    """A float buffer; where it lives is settled once the region is compiled."""
+    """A buffer of floats, whose place is final once the region is compiled."""
 
     place: Place
     index: int
@@ -72,7 +72,7 @@ class View:
     token_stride: Extent
 
     def pack(self) -> bytes:
-        """Place, index, heads, dim and three extents."""
+        """Packs place, index, heads, dim and three extents."""
         head = struct.pack("<IIii", self.buffer.place, self.buffer.index, self.heads, self.dim)
         return head + self.offset.pack() + self.head_stride.pack() + self.token_stride.pack()
 
@@ -90,12 +90,12 @@ class Instruction:
     opcode: ClassVar[int]
 
     def pack(self) -> bytes:
-        """Views and weights as they pack, floats as double, the rest as uint32."""
+        """Packs the opcode and the fields: views and weights by their `pack`, floats as double, others as uint32."""
         values = [getattr(self, field.name) for field in fields(self)]
         return struct.pack("<I", self.opcode) + b"".join(_packed(value) for value in values)
 
     def buffers(self) -> list[Buffer]:
-        """What it reads and writes."""
+        """Buffers that the instruction reads and writes."""
         values = [getattr(self, field.name) for field in fields(self)]
         return [value.buffer for value in values if isinstance(value, View)]
 
@@ -133,7 +133,7 @@ class RopeTable(Instruction):
 
 @dataclass(frozen=True)
 class Rope(Instruction):
-    """dst = src with its first 2 F dimensions turned by the table."""
+    """dst = src with its first 2 F dimensions rotated by the table."""
 
     opcode = 4
     src: View
@@ -144,7 +144,7 @@ class Rope(Instruction):
 
 @dataclass(frozen=True)
 class UpdateAndAttend(Instruction):
-    """Writes k and v to the cache at `position` unless others did, then dst = attention of q; see `hf.scoring`."""
+    """If `writes`, stores k and v in the cache at `position`; then dst = attention of q. See `hf.scoring`."""
 
     opcode = 10
     layer_id: int
@@ -154,7 +154,7 @@ class UpdateAndAttend(Instruction):
     chunk: int
     cap: float
     sink_scores: int
-    """One more than the index of a constant, or 0; as slopes."""
+    """Index of a constant plus 1, or 0 for none; likewise `slopes`."""
     slopes: int
     writes: bool
     q: View
@@ -172,19 +172,19 @@ class Linear(Instruction):
     dst: View
     weight: Weight | Blocks
     bias: int
-    """One more than the index of a constant, or 0."""
+    """Index of a constant plus 1, or 0 for none."""
 
 
 @dataclass(frozen=True)
 class BlockLinear(Linear):
-    """As `Linear`, over blocks."""
+    """`Linear` over a weight in blocks."""
 
     opcode = 17
 
 
 @dataclass(frozen=True)
 class BlockLookup(Instruction):
-    """dst = the weight's rows of these ids, times a factor."""
+    """dst = the weight's rows with these ids, times a factor."""
 
     opcode = 18
     ids: int
@@ -227,7 +227,7 @@ class Gated(Instruction):
 
 @dataclass(frozen=True)
 class ExpertLinear(Instruction):
-    """dst = W[expert] src + bias[expert], for each expert that a row chose."""
+    """dst = W[expert] src + bias[expert], for each expert that a row is routed to."""
 
     opcode = 11
     src: View
@@ -240,7 +240,7 @@ class ExpertLinear(Instruction):
 
 @dataclass(frozen=True)
 class BlockExpertLinear(ExpertLinear):
-    """As `ExpertLinear`, over blocks."""
+    """`ExpertLinear` over weights in blocks."""
 
     opcode = 19
 
@@ -257,7 +257,7 @@ class WeightedSum(Instruction):
 
 @dataclass(frozen=True)
 class Convolve(Instruction):
-    """dst = each channel's weights times its last `width` inputs; the cache keeps them as the layer's keys."""
+    """dst = each channel's weights times its last `width` inputs, which the cache stores as the layer's keys."""
 
     opcode = 13
     layer_id: int
@@ -271,7 +271,7 @@ class Convolve(Instruction):
 
 @dataclass(frozen=True)
 class LinearAttend(Instruction):
-    """dst = what the states of linear attention make of q; any view is beta where there is none."""
+    """dst = linear attention of q over the states; without beta its field may be any view."""
 
     opcode = 15
     layer_id: int
@@ -289,7 +289,7 @@ class LinearAttend(Instruction):
 
 @dataclass(frozen=True)
 class Scan(Instruction):
-    """dst = a selective scan; rates are a constant `[N, C]`."""
+    """dst = selective scan of the inputs; rates are a constant `[N, C]`."""
 
     opcode = 16
     layer_id: int
@@ -320,17 +320,17 @@ class Program:
     outputs: list[tuple[DType, tuple[Extent, ...]]] = field(default_factory=list)
     temps: list[int] = field(default_factory=list)  # floats per token
     constants: list[list[Numbers]] = field(default_factory=list)
-    """Each the numbers of some tensors one behind the other."""
+    """Constants, each the concatenated numbers of some tensors."""
     instructions: list[Instruction] = field(default_factory=list)
 
     @property
     def weights(self) -> list[Weight | Blocks]:
-        """Of its linear layers and lookups."""
+        """Weights of the region's linear layers and lookups."""
         weighted = Linear | ExpertLinear | BlockLookup  # and what derives from them
         return [each.weight for each in self.instructions if isinstance(each, weighted)]
 
     def pack(self) -> bytes:
-        """Header (magic, version, size and CRC-32 of the payload) and payload."""
+        """Packs header (magic, version, size and CRC-32 of the payload) and payload."""
         parts: list[bytes] = []
         for values in (self.inputs, self.outputs):
             parts.append(struct.pack("<I", len(values)))

@@ -1,4 +1,4 @@
-"""What instructions of a blob say of weights: how they are packed, and under which name they lie in the program."""
+"""References of a blob's instructions to packed weights, which lie in the program as named data."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ __all__ = ["Blocks", "Weight"]
 
 @dataclass
 class Weight:
-    """Packed weights of linear layers over the same rows, one below the other, which lie in the program by name."""
+    """Quantised or float weights of linear layers over the same rows, concatenated; named data of the program."""
 
     bits: int
     group: int
     parts: list[tuple[Any, ...]]
-    """Tensors of each layer, perhaps still to be loaded: codes `[O, I]` int8 and scales `[O, I / group]` float32, or
-    `[E, O, I]` and `[E, O, I / group]` of one with experts; at 32 bits one of float32."""
+    """Tensors of each layer, perhaps not loaded yet: codes `[O, I]` int8 and scales `[O, I / group]` float32, or
+    `[E, O, I]` and `[E, O, I / group]` for experts; at 32 bits a single float32 tensor."""
     name: str = ""
-    """Known once it is packed."""
+    """Name of the data; empty until the weights are packed."""
 
     def pack(self) -> bytes:
-        """The name, as its length and bytes, then bits and group."""
+        """Packs the name (length and bytes), bits and group."""
         name = self.name.encode()
         return struct.pack("<I", len(name)) + name + struct.pack("<II", self.bits, self.group)
 
 
 @dataclass
 class Blocks:
-    """Weights in the blocks of a GGUF file, one below the other, which lie in the program by name."""
+    """Weights in GGUF's blocks, concatenated; named data of the program."""
 
     type: int
-    """GGUF's id of the type of blocks."""
+    """GGUF's id of the block type."""
     parts: list[Any]
-    """What has the rows of each layer, `[O, bytes]` uint8, or `[E, O, bytes]` of one with experts: a tensor, perhaps
-    still to be loaded, or a part of a file."""
+    """Rows of each layer, uint8 `[O, bytes]`, for experts `[E, O, bytes]`: a tensor, perhaps not loaded yet, or
+    `RowBlocks` of a file."""
     name: str = ""
-    """Known once it is packed."""
+    """Name of the data; empty until the weights are packed."""
 
     def pack(self) -> bytes:
-        """The name, as its length and bytes, then the type."""
+        """Packs the name (length and bytes) and the type."""
         name = self.name.encode()
         return struct.pack("<I", len(name)) + name + struct.pack("<I", self.type)

@@ -1,4 +1,4 @@
-"""Layers whose weights stay the blocks that a file has them in."""
+"""Layers over weights in a file's own blocks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["BlockEmbedding", "BlockExperts", "BlockLinear", "check_blocks"]
 
 
 def check_blocks(blocks: Blocks | None, weight: torch.Tensor, name: str, recipe: Recipe) -> Blocks:
-    """The blocks of a layer's weight `[O, I]` or `[E, O, I]`; the recipe notes their type, bits and bytes.
+    """Checks and returns the blocks of a layer's weight `[O, I]` or `[E, O, I]`; records their type, bits and bytes.
 
-    Raises QuantizationError where there are none, ExportError for a type that kernels do not read.
+    Raises QuantizationError for a weight without blocks, ExportError for a type that the kernels lack.
     """
     if blocks is None:
         raise QuantizationError(
@@ -45,7 +45,7 @@ class BlockLinear(nn.Module):
 
     @property
     def weight(self) -> torch.Tensor:
-        """Nothing of the dtype that the layer takes, for models that ask it."""
+        """An empty tensor of the layer's dtype, for models that read the dtype of a weight."""
         return torch.empty(0)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -79,7 +79,7 @@ class BlockEmbedding(nn.Module):
 
     @property
     def weight(self) -> torch.Tensor:
-        """Nothing, for models that ask for its device or dtype."""
+        """An empty tensor, for models that read the device or dtype of a weight."""
         return torch.empty(0)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:

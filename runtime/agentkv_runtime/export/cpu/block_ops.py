@@ -1,4 +1,4 @@
-"""Linear layers, those of experts among them, and lookups over weights in the blocks of a GGUF file: one op each."""
+"""Ops of linear layers, experts and lookups over weights in GGUF's blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a weight becomes when it is quantised, made when it is needed."""
+"""Lazy quantisation of a weight into codes and scales."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from agentkv_runtime.hf.deferred import stored
 __all__ = ["GROUP_SIZE", "Codes"]
 
 GROUP_SIZE = 32
-"""Numbers of a row that share a scale at 4 bits; at 8 the whole row does."""
+"""Numbers of a row that share a scale at 4 bits; at 8 bits the whole row shares one."""
 _SCALE_BYTES = {4: 2, 8: 4}  # as they are stored: 16 bits of a float, or 32
 
 
 class Codes:
-    """Codes and scales of a weight `[..., O, I]`: made when one of them is asked for, kept until the other was, too."""
+    """Codes and scales of a weight `[..., O, I]`, made when one is taken and kept until the other is taken, too."""
 
     def __init__(self, weight: torch.Tensor, bits: int, recipe: Recipe, name: str) -> None:
         self._weight, self._bits, self._recipe, self._name = weight, bits, recipe, name
@@ -28,7 +28,7 @@ class Codes:
         recipe.bytes[name] = weight.numel() * bits // 8 + n_scales * _SCALE_BYTES[bits]
 
     def take(self, part: str) -> torch.Tensor:
-        """The `codes` or the `scales`."""
+        """Returns the `codes` or the `scales` with the weight's leading dimensions, and records the weight's error."""
         if self._made is None or part not in self._left:
             rows = stored(self._weight).flatten(0, -2)
             self._made = quantized_weight(rows, self._bits, self.group, self._recipe.scales)

@@ -1,4 +1,4 @@
-"""What a region compiles into: its values as views of buffers, its constants, its instructions."""
+"""State and result of a region's compilation: values as views of buffers, constants, instructions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Compiler:
         self.temps: list[Buffer] = []
 
     def add_input(self, node: fx.Node) -> None:
-        """A value that comes from outside: floats, or integers."""
+        """Adds an input of the region, of floats or integers."""
         value = node.meta["val"]
         if not isinstance(value, torch.Tensor):
             raise RegionError(f"input {node} is no tensor")
@@ -53,7 +53,7 @@ class Compiler:
             self.values[node] = Value(Buffer(Place.INPUT, index), (tensors[0], tensors[1]))
 
     def new(self, node: fx.Node, width: int | None = None) -> Value:
-        """A temporary for the node's result, or one of another `width`, stored row by row."""
+        """A new temporary for the node's result, or one with rows of `width`. Raises RegionError if it is not rows."""
         shapes = [shape_of(node, which) for which in (0, 1)]
         if width is not None:
             shapes = [[*shape[:-1], width] for shape in shapes]
@@ -71,31 +71,31 @@ class Compiler:
         return Value(buffer, (tensors[0], tensors[1]))
 
     def result(self, node: fx.Node, source: fx.Node) -> Value:
-        """In place where the source is a temporary that nothing else reads."""
+        """Storage for the node's result: the source's, if it is a temporary that nothing else reads, or a new one."""
         value = self.values[source]
         if value.buffer.place is Place.TEMP and lone(source):
             return value
         return self.new(node)
 
     def tensor(self, node: fx.Node) -> torch.Tensor:
-        """The data of a constant."""
+        """The tensor of a constant. Raises RegionError for a node that is none."""
         tensor = self.constant(node)
         if tensor is None:
             raise RegionError(f"{node} must be a constant")
         return tensor
 
     def tensors(self, *nodes: fx.Node) -> tuple[torch.Tensor, ...]:
-        """The data of constants."""
+        """The tensors of constants. Raises RegionError for a node that is none."""
         return tuple(self.tensor(node) for node in nodes)
 
     def constant_index(self, parts: list[fx.Node | torch.Tensor]) -> int:
-        """The index of a constant of the program: the numbers of these, one behind the other."""
+        """Adds a constant of the concatenated numbers of `parts` to the program; returns its index."""
         tensors = [part if isinstance(part, torch.Tensor) else self.tensor(part) for part in parts]
         self.program.constants.append([partial(_numbers, tensor) for tensor in tensors])
         return len(self.program.constants) - 1
 
     def integers(self, node: Any) -> int:
-        """The index of an input of integers."""
+        """Index of an input of integers. Raises RegionError for a node that is no input."""
         if node not in self.input_index:
             raise RegionError(f"{node}, positions or choices, must be an input of the region")
         return self.input_index[node]
@@ -105,11 +105,11 @@ class Compiler:
         self.program.instructions.append(instruction)
 
     def rows(self, node: fx.Node) -> View:
-        """The node's value as rows of heads."""
+        """The node's value as rows of heads. Raises RegionError if it is not rows."""
         return rows_of(self.values[node])
 
     def finish(self, outputs: Sequence[fx.Node]) -> Program:
-        """Lets each output's buffer be the output itself where it is dense, and copies where it is not."""
+        """Adds the outputs and returns the program: a dense temporary becomes the output itself, others are copied."""
         bound: set[int] = set()
         for index, node in enumerate(outputs):
             value = self.values[node]

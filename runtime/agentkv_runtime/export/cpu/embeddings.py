@@ -1,6 +1,6 @@
-"""Token embeddings in 16, 8 or 4 bits, spelled in ops that the runtime has kernels for.
+"""Token embeddings in 16, 8 or 4 bits, written in ops that the runtime has kernels for.
 
-What they look up is called `weight`: some models ask for its device.
+Their tables are called `weight`, as some models read its device.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class CodeEmbedding(nn.Module):
 
 
 def _packed(codes: torch.Tensor) -> torch.Tensor:
-    """Codes `[V, H]` of 4 bits, two in an int8: of the row's first half, plus 8, and 16 times those of its second."""
+    """Packs 4-bit codes `[V, H]` two to an int8: a code of the first half + 8, and 16 times one of the second."""
     low, high = codes.chunk(2, dim=1)
     return high * 16 + (low + 8)
 

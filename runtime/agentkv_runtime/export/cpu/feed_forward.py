@@ -20,7 +20,7 @@ __all__ = ["RowGate", "SplitMlp", "TanhGelu", "replace_feed_forward", "replace_g
 
 
 class TanhGelu(nn.Module):
-    """GELU by its tanh approximation, spelled out: XNNPACK has one GELU, the exact one, and would take that."""
+    """Tanh-approximated GELU in elementary ops, as XNNPACK would compute the exact GELU instead."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Elementwise over x of any shape."""
@@ -46,7 +46,7 @@ def _rows(weight: torch.Tensor, rows: slice) -> nn.Parameter:
 
 
 class SplitMlp(nn.Module):
-    """A gated layer whose fused gate and up projections are taken apart: slices of dynamic shape break partitions."""
+    """A gated layer with separate gate and up projections, as slices of a fused one break partitions."""
 
     def __init__(self, gate_up: nn.Linear, down: nn.Linear, activation: nn.Module) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ def _split(module: nn.Module) -> SplitMlp | None:
 
 @torch.no_grad()
 def replace_feed_forward(model: nn.Module) -> None:
-    """Replaces activations and fused feed-forward layers of the model in place where ours compute the same."""
+    """Replaces activations and fused feed-forward layers of the model in place, where ours compute the same."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if _is_tanh_gelu(child):
@@ -112,8 +112,8 @@ def _row_gate(module: nn.Module) -> RowGate | None:
 
 @torch.no_grad()
 def replace_gates(model: nn.Module, quantized: bool) -> None:
-    """Replaces activations of the model in place where ours compute the same: those of experts, and those beside linear
-    layers that are ours because they are quantised."""
+    """Replaces activations of the model in place, where ours compute the same: those of experts, and with `quantized`
+    also those next to linear layers, which are then ours."""
     beside = (nn.Linear, ExpertLinear, RmsNorm) if quantized else ExpertLinear
     for parent in list(model.modules()):
         children = list(parent.named_children())

@@ -1,4 +1,4 @@
-"""Linear layers over quantised weights and activations, as one op: torchao spells such a layer in five."""
+"""Linear layers over quantised weights and activations, as one op instead of torchao's five."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LIBRARY = torch.library.Library("agentkv", "FRAGMENT")
 
 
 def int8_weight(codes: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, bits: int) -> IntxUnpackedToInt8Tensor:
-    """The weight `[O, I]` as torchao has it, whose linear also quantises activations, per row."""
+    """The weight `[O, I]` as torchao's tensor, whose linear also quantises activations per row."""
     return IntxUnpackedToInt8Tensor(
         codes,
         scales,

@@ -16,7 +16,7 @@ from agentkv_runtime.export.experts import own_expert_layers
 from agentkv_runtime.export.norms import replace_norms
 from agentkv_runtime.export.quantization import Recipe
 from agentkv_runtime.export.target import Lowering, Passes
-from agentkv_runtime.manifest import DType
+from agentkv_runtime.folder.manifest import DType
 
 __all__ = ["LOWERING"]
 

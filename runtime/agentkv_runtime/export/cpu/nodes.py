@@ -1,4 +1,4 @@
-"""Which nodes of the edge graph are the delegate's, and what they are to each other."""
+"""Ops of the edge graph that the delegate computes, and questions about its nodes."""
 
 from __future__ import annotations
 
@@ -84,24 +84,24 @@ _VIEWS = frozenset(
 
 
 def name_of(node: fx.Node) -> str:
-    """The name of the node's op."""
+    """Name of the node's op."""
     name = getattr(node.target, "__name__", None)
     return name if isinstance(name, str) else str(node.target)
 
 
 def is_view(node: fx.Node) -> bool:
-    """Does the node compile to nothing, but where its result must be dense?"""
+    """Whether the node only changes shape or strides, and so compiles to nothing unless its result must be dense."""
     return node.op == "call_function" and name_of(node) in _VIEWS
 
 
 def is_sum(node: fx.Node) -> bool:
-    """Does the node add rows to rows?"""
+    """Whether the node adds rows to rows."""
     plain = node.target == ADD and len(node.all_input_nodes) == 2 and node.kwargs.get("alpha", 1) == 1
     return bool(plain) and _elementwise(node)
 
 
 def _alike(node: fx.Node) -> bool:
-    """Have a node and what it takes the same shape? Asked without comparing sizes, which would settle symbols."""
+    """Whether a node and its inputs have the same shape; compares expressions, as comparing sizes would fix symbols."""
     shapes = [
         [size if isinstance(size, int) else size.node.expr for size in each.meta["val"].shape]
         for each in (node, *node.all_input_nodes)
@@ -114,14 +114,14 @@ def _elementwise(node: fx.Node) -> bool:
 
 
 def source_of(node: fx.Node) -> fx.Node:
-    """What a node is a view of; itself where it is none."""
+    """The node that a chain of views leads to; the node itself if it is no view."""
     while is_view(node):
         node = node.all_input_nodes[0]
     return node
 
 
 def gate_of(product: fx.Node) -> fx.Node | None:
-    """The factor of a product that is a gate and goes nowhere else."""
+    """The factor of a product that is a gate with no other user; None without one."""
     if product.target != MULTIPLY or not _alike(product):
         return None
     for factor in product.all_input_nodes:
@@ -131,12 +131,12 @@ def gate_of(product: fx.Node) -> fx.Node | None:
 
 
 def is_product(node: fx.Node) -> bool:
-    """Does the node multiply rows by rows?"""
+    """Whether the node multiplies rows by rows."""
     return node.target == MULTIPLY and len(node.all_input_nodes) == 2 and _elementwise(node)
 
 
 def lone(node: fx.Node) -> bool:
-    """May the node's rows be overwritten once its user has read them? Its user, and that of all it is a view of."""
+    """Whether the node, and each node that it is a view of, has one user, which may then overwrite its rows."""
     while len(node.users) == 1:
         if not is_view(node):
             return True
@@ -145,7 +145,7 @@ def lone(node: fx.Node) -> bool:
 
 
 def group_size(layer: fx.Node) -> int:
-    """Inputs of a quantised linear layer, of one or of experts, that share a scale."""
+    """Number of inputs of a quantised linear layer, or of experts, that share a scale."""
     first = 2 if layer.target == INT8_EXPERTS else 1
     codes, scales = (node.meta["val"].shape for node in layer.all_input_nodes[first : first + 2])
     return int(codes[-1]) // int(scales[-1])

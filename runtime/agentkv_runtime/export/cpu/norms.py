@@ -49,13 +49,13 @@ class LinearLayerNorm(nn.Module):
 def linear_norms(
     weight: torch.Tensor, bias: torch.Tensor | None, eps: float, near_attention: bool
 ) -> Iterator[nn.Module]:
-    """RMSNorm, which next to attention the delegate computes, then LayerNorm."""
+    """Candidates: RMSNorm, next to attention as the delegate's op, then LayerNorm."""
     yield RmsNorm(weight, eps) if near_attention else LinearRmsNorm(weight, eps)
     yield LinearLayerNorm(weight, bias, eps)
 
 
 def row_norms(weight: torch.Tensor, bias: torch.Tensor | None, eps: float, near_attention: bool) -> Iterator[nn.Module]:
-    """RMSNorm through the delegate wherever it is, between linear layers that the delegate computes too."""
+    """Candidates: RMSNorm as the delegate's op, for models whose linear layers are the delegate's, too."""
     del near_attention
     yield RmsNorm(weight, eps)
     yield LinearLayerNorm(weight, bias, eps)

@@ -1,4 +1,4 @@
-"""Weights of a program: they are loaded, packed, put on disk, and forgotten, for XNNPACK a partition at a time."""
+"""Packing of a program's weights: loads, packs, spills to disk and drops them, for XNNPACK a partition at a time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from agentkv_runtime.hf.deferred import is_deferred, taken
 __all__ = ["StreamedXnnpack", "copied", "name_xnnpack", "pack_weights"]
 
 _PAGE = 4096
-"""Weights begin at one, so that the program's file is mapped as it is."""
+"""Alignment of weights, so that the program's file can be mapped."""
 
 
 def copied(program: ExportedProgram) -> ExportedProgram:
@@ -59,7 +59,7 @@ def _digest(weight: Weight | Blocks, data: bytes) -> str:
 
 
 def pack_weights(weights: list[Weight | Blocks]) -> NamedDataStoreOutput:
-    """Packs the weights of linear layers, one after another, and names them after their bytes."""
+    """Packs the weights of linear layers one by one; their names are digests of their bytes."""
     store = NamedDataStore()
     for number, weight in enumerate(weights):
         reached(Stage.LOWERING, 0.4 + 0.3 * number / len(weights))
@@ -70,7 +70,7 @@ def pack_weights(weights: list[Weight | Blocks]) -> NamedDataStoreOutput:
 
 
 class _NoPasses:
-    """Stands in for XNNPACK's pass manager."""
+    """Replaces XNNPACK's pass manager; runs no passes."""
 
     def __init__(self, program: ExportedProgram, passes: object) -> None:
         self._program = program
@@ -81,7 +81,10 @@ class _NoPasses:
 
 @contextmanager
 def _passes_if_needed(program: ExportedProgram) -> Iterator[None]:
-    """Runs XNNPACK's passes where there is a matrix product that is no linear layer; others they would only retrace."""
+    """Has XNNPACK's passes run in the block only for programs with a matrix product that is no linear layer.
+
+    They would only retrace others.
+    """
     manager = xnnpack_preprocess.XNNPACKPassManager
     if not any(node.target in ConvertToLinearPass.targets for node in program.graph.nodes):
         xnnpack_preprocess.XNNPACKPassManager = _NoPasses
@@ -135,7 +138,7 @@ class StreamedXnnpack(BackendDetails):  # type: ignore[misc]
 
 
 def name_xnnpack(program: ExportedProgram) -> None:
-    """Tells the delegates that `StreamedXnnpack` made the name under which the runtime knows them."""
+    """Renames the delegates of `StreamedXnnpack` to the backend's name in the runtime."""
     for module in program.graph_module.children():
         if isinstance(module, LoweredBackendModule) and module.backend_id == StreamedXnnpack.__name__:
             module._backend_id = XnnpackBackend.__name__

@@ -41,7 +41,7 @@ from agentkv_runtime.hf.deferred import is_deferred, is_taken, taken
 __all__ = ["AgentKVCPU", "ProgramPartitioner", "merge_by_level"]
 
 _OWN = ROW_OPS | EXPERTS | LINEARS | {BLOCK_LOOKUP, GATE, CONVOLVE, LINEAR_ATTEND, SCAN}
-"""What nobody else computes, beside attention."""
+"""Ops beside attention that only this delegate computes."""
 
 
 def _constant(program: ExportedProgram, node: fx.Node) -> torch.Tensor | None:
@@ -53,7 +53,7 @@ def _constant(program: ExportedProgram, node: fx.Node) -> torch.Tensor | None:
 
 
 def _region_of(attend: fx.Node) -> set[fx.Node]:
-    """The attention node with the views, norms and ropes that lead to it alone, and the views that follow it."""
+    """The attention node, the views, norms and ropes that lead to it alone, and the views that follow it."""
     region = {attend}
     pending = [arg for arg in attend.args[:3] if isinstance(arg, fx.Node)]
     while pending:
@@ -86,7 +86,7 @@ def _fits(program: ExportedProgram, region: set[fx.Node]) -> bool:
 
 
 def _with_views(nodes: Sequence[fx.Node], taken: set[fx.Node]) -> list[fx.Node]:
-    """Those nodes, in order, and the views of floats that only they need."""
+    """The nodes in `taken`, in order, and the views of floats that only these use."""
     taken = set(taken)
     for node in reversed(nodes):
         floats = is_view(node) and node.meta["val"].dtype is torch.float32
@@ -96,15 +96,14 @@ def _with_views(nodes: Sequence[fx.Node], taken: set[fx.Node]) -> list[fx.Node]:
 
 
 def _mixtures(nodes: Sequence[fx.Node]) -> list[fx.Node]:
-    """What mixtures of experts compute once rows have chosen theirs."""
+    """Nodes of mixtures of experts after the routing, in order: expert layers, gates, their products and views."""
     return _with_views(
         nodes, {node for node in nodes if node.target in EXPERTS or node.target == GATE or gate_of(node)}
     )
 
 
 def _around_attention(program: ExportedProgram, nodes: Sequence[fx.Node]) -> list[set[fx.Node]]:
-    """A region for each attention and each mixture of experts, and the other ops that the delegate alone has, one by
-    one."""
+    """A region for each attention, for each mixture of experts, and for every other op that only the delegate has."""
     regions: list[set[fx.Node]] = []
     for node in nodes:
         if node.target == ATTEND:
@@ -121,7 +120,7 @@ def _around_attention(program: ExportedProgram, nodes: Sequence[fx.Node]) -> lis
 
 
 def _around(node: fx.Node) -> Iterator[fx.Node]:
-    """What a node takes, behind views, and what takes it."""
+    """Yields the sources of a node's inputs, seen through views, and the node's users."""
     for source in node.all_input_nodes:
         while is_view(source):
             source = source.all_input_nodes[0]
@@ -130,7 +129,7 @@ def _around(node: fx.Node) -> Iterator[fx.Node]:
 
 
 def _decoder(nodes: Sequence[fx.Node]) -> list[fx.Node]:
-    """All that the delegate can compute of a program whose linear layers are its own, in order."""
+    """All nodes that the delegate can compute in a program with its linear layers, in order."""
     ours = {node for node in nodes if node.target in _OWN or node.target == ATTEND or is_sum(node) or gate_of(node)}
     between = {node for node in nodes if is_product(node) and any(near in ours for near in _around(node))}
     return _with_views(nodes, ours | between)
@@ -187,11 +186,11 @@ def merge_by_level(
 
 
 class ProgramPartitioner(Partitioner):  # type: ignore[misc]
-    """Tags what our delegate computes, and as few partitions as possible of the rest for XNNPACK.
+    """Tags the regions of our delegate, and as few partitions of the other nodes as possible for XNNPACK.
 
-    Where linear layers are quantised the delegate takes whole decoders; otherwise attention, and what leads to it.
+    With quantised linear layers the delegate takes whole decoders, otherwise attention and the nodes that lead to it.
 
-    One partitioner for both: each further one would decompose and retrace the whole program twice.
+    One partitioner for both, as each further one would decompose and retrace the whole program twice.
     """
 
     def __init__(self) -> None:
@@ -229,7 +228,7 @@ class ProgramPartitioner(Partitioner):  # type: ignore[misc]
     def ops_to_not_decompose(
         self, ep: ExportedProgram
     ) -> tuple[list[torch._ops.OpOverload], Callable[[fx.Node], bool] | None]:
-        """What XNNPACK takes whole: a decomposed linear would leave its quantised weights without a kernel."""
+        """Ops that XNNPACK takes whole: a decomposed linear would leave its quantised weights without a kernel."""
         return [
             torch.ops.aten.linear.default,
             torch.ops.torchao.choose_qparams_affine.default,

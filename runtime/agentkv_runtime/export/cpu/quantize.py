@@ -28,7 +28,7 @@ __all__ = ["quantize"]
 
 
 class QuantizedLinear(nn.Module):
-    """Linear layer over a weight that is quantised when somebody asks for its codes or its scales."""
+    """Linear layer over a weight that is quantised when its codes or scales are first used."""
 
     def __init__(self, linear: nn.Linear, name: str, bits: int, recipe: Recipe) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class QuantizedLinear(nn.Module):
 
     @property
     def weight(self) -> IntxUnpackedToInt8Tensor:
-        """For models that ask a layer for it."""
+        """The weight as torchao's tensor, for models that read it."""
         return int8_weight(self.codes, self.scales, self.zeros, self.bits)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -52,7 +52,7 @@ class QuantizedLinear(nn.Module):
 
 
 class QuantizedExperts(nn.Module):
-    """Linear layer of all experts over weights that are quantised when somebody asks for them."""
+    """Linear layer of all experts over weights that are quantised on first use."""
 
     def __init__(self, experts: ExpertLinear, name: str, bits: int, recipe: Recipe) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ def _check(linears: Layers, eight: set[str], recipe: Recipe, width: int) -> None
 
 
 def untie(model: PreTrainedModel | DraftHead) -> None:
-    """Gives the LM head a parameter of its own, so that it can be quantised apart from the embedding."""
+    """Gives the LM head its own parameter, so that it can be quantised independently of the embedding."""
     head = model.get_output_embeddings()
     if isinstance(head, nn.Linear):
         tied = head.weight
@@ -111,7 +111,7 @@ def untie(model: PreTrainedModel | DraftHead) -> None:
 
 
 def _run_blocks(model: PreTrainedModel | DraftHead, linears: Layers, recipe: Recipe) -> None:
-    """Puts layers in the model's place that run blocks: those which its file has, or those which the recipe makes."""
+    """Replaces the model's layers by ones that run blocks: the file's own, or those that the recipe makes."""
     embedding = _embedding(model)
     layers_of_model = {EMBEDDING: embedding, **linears}
     find = blocks_of if recipe.quant == "file" else planned_blocks(model, layers_of_model, recipe).get

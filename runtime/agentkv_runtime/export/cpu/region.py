@@ -1,6 +1,6 @@
 """Compiles a region of the edge graph, around attention or a whole decoder, into the delegate's instructions.
 
-Views, permutes and slices cost nothing: every value is followed as a strided view of the buffer that it came from.
+Views, permutes and slices cost nothing: every value is a strided view of the buffer that it came from.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _sum(c: Compiler, node: fx.Node, a: fx.Node, b: fx.Node) -> Value:
 
 
 def _gate(c: Compiler, node: fx.Node, x: fx.Node, kind: int) -> Value | None:
-    """None where the product that follows computes it."""
+    """Compiles a gate; returns None if the following product computes it."""
     if any(user in c.members and gate_of(user) is node for user in node.users):
         return None
     result = c.result(node, x)
@@ -272,9 +272,9 @@ def compile_region(
     outputs: Sequence[fx.Node],
     constant: Callable[[fx.Node], torch.Tensor | None],
 ) -> Program:
-    """Compiles `nodes`, in graph order, to the delegate's program; `constant` gives the data of a constant input.
+    """Compiles `nodes`, in graph order, to the delegate's program; `constant` returns the data of a constant input.
 
-    Raises RegionError when the region holds something else than row instructions over strided views.
+    Raises RegionError for a region that is not a list of row instructions over strided views.
     """
     symbols = set[object]().union(*(symbols_of(node) for node in nodes))
     if len(symbols) > 1:

@@ -1,4 +1,4 @@
-"""Linear layers and lookups of a region, those of experts among them, as instructions."""
+"""Compilation of a region's linear layers, experts and lookups to instructions."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["block_experts", "block_linear", "block_lookup", "float_experts", "in
 
 
 def _layer_key(layer: fx.Node) -> object:
-    """Equal for linear layers that can be one product."""
+    """A key that is equal for linear layers that can be computed as one product."""
     return layer.args[0], layer.args[5], group_size(layer)
 
 
 def linear(c: Compiler, node: fx.Node, x: fx.Node, *_: object) -> Value:
-    """Layers over the same rows are one product, whose results lie side by side."""
+    """Compiles a linear layer; layers over the same rows become one product with concatenated results."""
     if node in c.values:
         return c.values[node]
     layers = [each for each in c.nodes if each.target == LINEAR and _layer_key(each) == _layer_key(node)]
@@ -36,7 +36,7 @@ def linear(c: Compiler, node: fx.Node, x: fx.Node, *_: object) -> Value:
 
 
 def block_linear(c: Compiler, node: fx.Node, x: fx.Node, rows: fx.Node, bias: fx.Node | None, kind: int) -> Value:
-    """As `linear`, of layers whose blocks have one type."""
+    """Like `linear`, for weights in blocks; one product has blocks of one type."""
     del rows, bias
     if node in c.values:
         return c.values[node]
@@ -49,7 +49,7 @@ def block_linear(c: Compiler, node: fx.Node, x: fx.Node, rows: fx.Node, bias: fx
 
 
 def _side_by_side(c: Compiler, layers: list[fx.Node], biases: list[fx.Node | None]) -> tuple[Value, int]:
-    """Room for the results of layers that are one product, of which each gets its part; and their biases."""
+    """Allocates the joint result of layers that are one product, and gives each its part; returns it and the bias."""
     widths = [int(layer.meta["val"].shape[-1]) for layer in layers]
     whole = c.new(layers[0], sum(widths))
     for layer, end, width in zip(layers, accumulate(widths), widths, strict=True):
@@ -60,7 +60,7 @@ def _side_by_side(c: Compiler, layers: list[fx.Node], biases: list[fx.Node | Non
 def block_lookup(
     c: Compiler, node: fx.Node, ids: fx.Node, rows: fx.Node, kind: int, width: int, factor: float
 ) -> Value:
-    """Rows of a table in blocks."""
+    """Compiles a lookup of rows in a table in blocks."""
     del width
     result = c.new(node)
     blocks, table = Blocks(int(kind), [c.tensor(rows)]), int(rows.meta["val"].shape[0])
@@ -89,7 +89,7 @@ def _experts(
 def float_experts(
     c: Compiler, node: fx.Node, x: fx.Node, chosen: fx.Node, weight: fx.Node, bias: fx.Node | None
 ) -> Value:
-    """Layers of experts whose weights are floats."""
+    """Compiles a layer of experts with float weights."""
     inputs = int(weight.meta["val"].shape[2])
     return _experts(c, node, x, chosen, Weight(32, inputs, [c.tensors(weight)]), bias)
 
@@ -104,19 +104,19 @@ def int8_experts(
     bias: fx.Node | None,
     bits: int,
 ) -> Value:
-    """Layers of experts whose weights are codes."""
+    """Compiles a layer of experts with quantised weights."""
     return _experts(c, node, x, chosen, Weight(bits, group_size(node), [c.tensors(codes, scales)]), bias)
 
 
 def block_experts(
     c: Compiler, node: fx.Node, x: fx.Node, chosen: fx.Node, rows: fx.Node, bias: fx.Node | None, kind: int
 ) -> Value:
-    """Layers of experts whose weights are in blocks."""
+    """Compiles a layer of experts with weights in blocks."""
     return _experts(c, node, x, chosen, Blocks(int(kind), [c.tensor(rows)]), bias)
 
 
 def _bias(c: Compiler, biases: list[fx.Node | None], widths: list[int]) -> int:
-    """One more than the index of the constant, 0 where no layer has a bias."""
+    """Index of the constant of all biases plus 1, or 0 if no layer has one."""
     if not any(biases):
         return 0
     return 1 + c.constant_index([bias or torch.zeros(width) for bias, width in zip(biases, widths, strict=True)])

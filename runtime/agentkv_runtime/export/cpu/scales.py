@@ -1,4 +1,4 @@
-"""Weights as the integers and scales that XNNPACK's kernels take: symmetric, a scale per group of a row."""
+"""Quantisation of weights to integers and scales of XNNPACK's kernels: symmetric, a scale per group of a row."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torchao.quantization.quant_primitives import MappingType, choose_qparams_affine
 
 from agentkv_runtime.export.threads import one_thread
-from agentkv_runtime.manifest import Scales
+from agentkv_runtime.folder.manifest import Scales
 
 __all__ = ["Quantized", "quantized_weight"]
 
@@ -21,24 +21,24 @@ _BOUNDS = {4: (-8, 7), 8: (-128, 127)}
 
 @dataclass(frozen=True)
 class Quantized:
-    """One weight `[O, I]`."""
+    """A quantised weight `[O, I]`."""
 
     codes: torch.Tensor
-    """int8 `[O, I]`, -8 to 7 where it has 4 bits."""
+    """Codes, int8 `[O, I]`; -8 to 7 at 4 bits."""
     scales: torch.Tensor
-    """float32 `[O, I / group]`."""
+    """Scales, float32 `[O, I / group]`."""
     error: float
-    """Relative error: the norm of what was lost beside the norm of the weight."""
+    """Norm of the error divided by the norm of the weight."""
 
 
 def _rounded(groups: torch.Tensor, scales: torch.Tensor, bits: int) -> torch.Tensor:
-    """The codes of groups `[O, G, N]` under scales `[O, G]`, as float32."""
+    """Codes of groups `[O, G, N]` with scales `[O, G]`, as float32."""
     low, high = _BOUNDS[bits]
     return (groups * (1 / scales).unsqueeze(-1)).round_().clamp_(low, high)
 
 
 def _largest(rows: torch.Tensor, block: tuple[int, int], bits: int) -> torch.Tensor:
-    """Scales under which the largest weight of a group is the largest code."""
+    """Scales with which the largest weight of each group becomes the largest code."""
     low, high = _BOUNDS[bits]
     scales, _ = choose_qparams_affine(
         rows, MappingType.SYMMETRIC, block, torch.int8, low, high, zero_point_dtype=torch.int8, keepdim=True
@@ -75,9 +75,8 @@ def _blocks(weight: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
 def quantized_weight(weight: torch.Tensor, bits: int, group: int, scales: Scales) -> Quantized:
     """Quantises a weight `[O, I]` of any float dtype to 4 or 8 bits, `group` numbers of a row to a scale.
 
-    "largest" makes the largest number of a group its largest code (round to nearest); "search" looks for the scales
-    of the least squared error. Few rows are worked on at a time, so that a large weight takes little more memory than
-    its result.
+    "largest" makes the largest number of a group its largest code (round to nearest); "search" finds the scales of the
+    least squared error. Works on few rows at a time, so that a large weight takes little more memory than its result.
     """
     outputs, inputs = weight.shape
     codes = torch.empty((outputs, inputs), dtype=torch.int8)

@@ -1,4 +1,4 @@
-"""Which linear layers keep 8 bits where the others get 4."""
+"""Choice of the linear layers that keep 8 bits when others get 4."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from agentkv_runtime.hf.deferred import stored
 __all__ = ["Layers", "layers_at_8_bits"]
 
 Layers: TypeAlias = "dict[str, nn.Linear | ExpertLinear]"
-"""Linear layers of a model by their names."""
+"""Linear layers of a model by name."""
 
 _SHARE = 1 / 16  # of all weights, which makes the program a twentieth larger
 _ROWS = 256  # of a weight, by which its error is judged
 
 
 def _error(linear: nn.Linear | ExpertLinear, recipe: Recipe) -> float:
-    """The relative error of a weight at 4 bits, judged by rows from all over it."""
+    """Relative error of a weight at 4 bits, estimated from evenly spaced rows."""
     weight = stored(linear.weight).flatten(0, -2)
     rows = weight[:: max(1, weight.shape[0] // _ROWS)]
     return quantized_weight(rows, 4, GROUP_SIZE, recipe.scales).error
 
 
 def _worst(linears: Layers, recipe: Recipe) -> set[str]:
-    """Those whose errors at 4 bits are worst for their size, as far as they have at most a sixteenth of all weights.
+    """Names of the layers with the largest errors at 4 bits for their size, up to a sixteenth of all weights.
 
     Errors are much alike, and small matrices matter as much as large ones: 8 bits for nano's `v_proj` took 29% of the
     divergence away, and those for `down_proj`, of five times the size, 4%.
@@ -47,9 +47,9 @@ def _worst(linears: Layers, recipe: Recipe) -> set[str]:
 
 
 def layers_at_8_bits(linears: Layers, recipe: Recipe) -> set[str]:
-    """The names of those that the recipe keeps at 8 bits, of the model's linear layers by their names.
+    """Names of the linear layers that the recipe keeps at 8 bits.
 
-    Raises QuantizationError for a pattern that none matches.
+    Raises QuantizationError for a pattern that matches no layer.
     """
     if recipe.quant == "8da8w":
         return set(linears)

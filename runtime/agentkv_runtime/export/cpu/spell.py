@@ -1,4 +1,4 @@
-"""What the delegate cannot take, spelled in the ops that XNNPACK's partitioner knows."""
+"""A pass that rewrites our ops that the delegate cannot take into ops that XNNPACK's partitioner knows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ACTIVATIONS = (torch.int8, -128, 127)
 
 
 def _spell_linear(graph: fx.Graph, node: fx.Node) -> None:
-    """Puts torchao's ops in the place of one layer."""
+    """Replaces a quantised linear layer by torchao's ops."""
     x, codes, scales, zeros, bias, bits = node.args
     rows: Any = x.meta["val"]  # type: ignore[union-attr]
     weight: Any = codes.meta["val"]  # type: ignore[union-attr]
@@ -63,7 +63,7 @@ def _spell_linear(graph: fx.Graph, node: fx.Node) -> None:
 
 
 def _spell_gate(graph: fx.Graph, node: fx.Node) -> None:
-    """Silu and the tanh approximation of gelu are both x times a logistic function of it. The others were taken."""
+    """Replaces a gate, silu or tanh-approximated gelu, by x times a logistic function of x."""
     x, kind = node.args
     ops: Any = edge.edge.aten
 
@@ -89,7 +89,7 @@ def _made(node: fx.Node, target: Any, args: tuple[Any, ...], value: Any = None) 
 
 
 def _slice_parts(node: fx.Node) -> None:
-    """Parts of a split are copied; slices are views."""
+    """Replaces a split, whose parts are copies, by slices, which are views."""
     x, widths, *dim = node.args
     at = dim[0] if dim else 0
     for part in list(node.users):
@@ -102,7 +102,7 @@ def _slice_parts(node: fx.Node) -> None:
 
 
 def _softplus_of(node: fx.Node) -> fx.Node | None:
-    """Of what a choice between x and log(1 + e^x) is the softplus."""
+    """The x of a `where` that computes softplus, x or log(1 + e^x); None for another `where`."""
     ops: Any = edge.edge.aten
     large, x, log = node.args
     if not (isinstance(large, fx.Node) and isinstance(x, fx.Node) and isinstance(log, fx.Node)):
@@ -116,7 +116,10 @@ _BEFORE_GATES = frozenset({CONVOLVE, LINEAR})
 
 
 def _gate_in(node: fx.Node) -> tuple[fx.Node, Gate] | None:
-    """What a node is a gate of: softplus, which XNNPACK has not, or a function of what a layer of ours gives."""
+    """Input and kind of the gate that a node computes: softplus, which XNNPACK lacks, or a gate of our layer's result.
+
+    None for other nodes.
+    """
     ops: Any = edge.edge.aten
     if node.target == ops.where.self:
         inside = _softplus_of(node)
@@ -142,8 +145,8 @@ def _take_gates(graph: fx.Graph) -> None:
 
 
 def spell_others(module: fx.GraphModule) -> PassResult:
-    """A pass over the edge graph: layers and gates over something else than rows of numbers for each token, and what
-    the delegate has and the graph says in more words."""
+    """Rewrites the edge graph: the delegate's gates where they are spelled out, and XNNPACK's ops for layers and gates
+    whose values are not rows per token."""
     for node in list(module.graph.nodes):
         if node.target == edge.edge.aten.split_with_sizes_copy.default:
             _slice_parts(node)

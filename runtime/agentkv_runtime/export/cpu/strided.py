@@ -22,7 +22,7 @@ SIZES = (101, 211)
 
 
 class RegionError(ValueError):
-    """The region is not a list of row instructions over strided views."""
+    """A region that is not a list of row instructions over strided views."""
 
 
 @dataclass
@@ -33,12 +33,12 @@ class Value:
     at: tuple[torch.Tensor, torch.Tensor]
 
     def map(self, function: Callable[[torch.Tensor, int], torch.Tensor]) -> Value:
-        """Another view of the same buffer; the function is told which of the two sizes it has."""
+        """Another view of the same buffer; `function` gets each meta tensor and its index in SIZES."""
         a, b = self.at
         return Value(self.buffer, (function(a, 0), function(b, 1)))
 
     def narrow(self, start: int, length: int) -> Value:
-        """Columns of every row."""
+        """`length` columns of every row, from `start` on."""
         return self.map(lambda tensor, _: tensor.narrow(-1, start, length))
 
 
@@ -60,30 +60,30 @@ def _size(size: int | torch.SymInt, tokens: int) -> int:
 
 
 def symbols_of(node: fx.Node) -> set[object]:
-    """What the sizes of a node's value depend on."""
+    """Symbols in the sizes of a node's value; empty for static sizes."""
     value = node.meta["val"]
     sizes: Any = value.shape if isinstance(value, torch.Tensor) else ()
     return {symbol for size in sizes if not isinstance(size, int) for symbol in size.node.expr.free_symbols}
 
 
 def shape_of(node: fx.Node, which: int) -> list[int]:
-    """The shape of a node's value at one of the two sizes."""
+    """Shape of a node's value at T = SIZES[which]."""
     return [_size(size, SIZES[which]) for size in node.meta["val"].shape]
 
 
 def extents_of(node: fx.Node) -> tuple[Extent, ...]:
-    """The shape of a node's value as it grows with T."""
+    """Shape of a node's value as a function of T."""
     return tuple(_extent(a, b) for a, b in zip(shape_of(node, 0), shape_of(node, 1), strict=True))
 
 
 def _parted(tensor: torch.Tensor, tokens: int) -> torch.Tensor:
-    """A first dimension of so many rows for each token, in two."""
+    """Splits a first dimension that is a multiple of `tokens` into tokens and rows per token."""
     rows = tensor.shape[0]
     return tensor.unflatten(0, (tokens, -1)) if rows > tokens and rows % tokens == 0 else tensor
 
 
 def rows_of(value: Value) -> View:
-    """The value as rows of heads; RegionError when its dimensions do not say so."""
+    """The value as rows of heads. Raises RegionError for other dimensions or strides."""
     a, b = (_parted(tensor, tokens) for tensor, tokens in zip(value.at, SIZES, strict=True))
     token = [i for i in range(a.dim()) if (a.shape[i], b.shape[i]) == SIZES]
     last = a.dim() - 1
@@ -104,7 +104,7 @@ def rows_of(value: Value) -> View:
 
 
 def _widths(node: fx.Node) -> list[int | torch.SymInt] | None:
-    """The sizes before the last one that are not 1; None unless the node's value is float32 of 2 or more dimensions."""
+    """Sizes other than 1 before the last one; None unless the value is float32 of 2 or more dimensions."""
     value = node.meta["val"]
     if not isinstance(value, torch.Tensor) or value.dtype is not torch.float32 or value.dim() < 2:
         return None
@@ -116,13 +116,13 @@ def _is_token(size: int | torch.SymInt) -> bool:
 
 
 def is_rows(node: fx.Node) -> bool:
-    """Is the node's value float32 `[1, ..., T, width]`: for each token one row of numbers?"""
+    """Whether the node's value is float32 `[1, ..., T, width]`: one row per token."""
     sizes = _widths(node)
     return sizes is not None and len(sizes) == 1 and _is_token(sizes[0]) and isinstance(node.meta["val"].shape[-1], int)
 
 
 def is_heads(node: fx.Node) -> bool:
-    """Is it that, or `[T, heads, width]`: for each token some rows of numbers?"""
+    """Whether the node's value is rows, or float32 `[T, heads, width]`: one or several rows per token."""
     if is_rows(node):
         return True
     sizes = _widths(node)

@@ -1,4 +1,4 @@
-"""Where a region's temporaries lie: those that are never needed at once share a place."""
+"""Placing of a region's temporaries: those that are never in use at once share a place."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["place_temps"]
 
 
 def _last_uses(instructions: Sequence[Instruction]) -> dict[int, int]:
-    """The last instruction that touches each temporary, by the buffer's identity."""
+    """Index of the last instruction that uses each temporary, by the buffer's id."""
     return {
         id(buffer): index
         for index, instruction in enumerate(instructions)

@@ -1,1 +1,1 @@
-"""Programs written from what a model's files say, without torch: the same that tracing the model would make."""
+"""Programs written from a model's files without torch, equal to those that tracing the model makes."""

@@ -1,7 +1,7 @@
-"""Decoders as regions of a program: which families there are, and what each of their layers computes.
+"""Families of decoders, and the instructions of their layers, written as regions of a program.
 
-A family is told from others by the `model_type` of transformers' config. `tests/runtime/direct` holds every one to
-what tracing the same model gives, byte for byte.
+The `model_type` of transformers' config names the family. `tests/runtime/direct` compares the program of each, byte for
+byte, with the one that tracing the same model gives.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from agentkv_runtime.export.cpu.blob import Program, View
 from agentkv_runtime.export.direct.region import Attention, Layer, Region, columns, heads
 from agentkv_runtime.export.frequencies import Frequencies, rotary_frequencies
 from agentkv_runtime.export.gates import Gate
+from agentkv_runtime.folder.metadata import KvCacheMetadata, LayerShape
 from agentkv_runtime.gguf.weights import RowBlocks
-from agentkv_runtime.metadata import KvCacheMetadata, LayerShape
 
 __all__ = ["EMBEDDING", "FAMILIES", "HEAD", "Decoder", "Family", "Weights"]
 
 EMBEDDING, HEAD = "model.embed_tokens", "lm_head"
-_GATED = ["gate", "up"]
+_GATED, _TOGETHER = ["gate", "up"], ["gate_up"]
 _ALL, _NONE = "all layers", "no layer"  # that frequencies are of
 _GATES = {"silu": Gate.SILU, "gelu_pytorch_tanh": Gate.TANH_GELU}
 
@@ -34,36 +34,36 @@ class Weights(Protocol):
     """Parameters by transformers' names. See `gguf.weights`, and `hf_folder`."""
 
     def names(self) -> Any:
-        """All that there are."""
+        """Names of all parameters."""
 
     def blocks(self, name: str) -> RowBlocks | None:
-        """A matrix in blocks, its rows in the order of the parameter's."""
+        """A matrix in blocks, with rows in the order of the parameter's; None if it has no blocks."""
 
     def floats(self, name: str) -> npt.NDArray[np.float32]:
-        """Numbers of a parameter."""
+        """Values of a parameter."""
 
     def errors(self) -> Mapping[str, float]:
-        """What was lost of the layers' weights whose rows were asked for, beside their norms, by layers' names."""
+        """Relative quantisation error, by layer name, of the weights whose rows were loaded."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """What sets decoders of one family apart."""
+    """Differences between decoders of one family and Llama's."""
 
     norm_offset: float = 0.0
-    """Added to the weights of norms."""
+    """Term that is added to the weights of norms."""
     head_norms: bool = False
-    """Queries and keys are normalised head by head, before they are turned."""
+    """Whether queries and keys are normalised head by head before their rotation."""
     norms_after: bool = False
-    """What attention and feed-forward layers give is normalised, too, before it is added."""
+    """Whether results of attention and feed-forward layers are normalised before they are added to the residual."""
     all_at_once: bool = False
-    """Queries, keys and values are all computed before they are normalised."""
+    """Whether queries, keys and values are all computed before the first is normalised."""
     fused: bool = False
-    """One layer gives queries, keys and values, and one gate and up."""
+    """Whether one layer computes queries, keys and values, and one gate and up unless the weights are separate."""
     gate: Gate = Gate.SILU
-    """Of feed-forward layers, where the config names none."""
+    """Gate of feed-forward layers, if the config names none."""
     scaled_embedding: bool = False
-    """Rows of the embedding are multiplied by the square root of their width."""
+    """Whether rows of the embedding are multiplied by the square root of their width."""
 
 
 FAMILIES: Mapping[str, Family] = {
@@ -84,14 +84,17 @@ FAMILIES: Mapping[str, Family] = {
         scaled_embedding=True,
     ),
 }
-"""By transformers' `model_type`."""
+"""Families by transformers' `model_type`."""
 
 
 class Decoder:
-    """A decoder-only transformer of a family, over weights in blocks."""
+    """A decoder-only transformer of one family, with weights in blocks."""
 
     def __init__(self, config: Mapping[str, Any], weights: Weights, long: bool = False) -> None:
-        """`long`: long-rope models take their long factors. Raises UnsupportedModelError for what no family has."""
+        """With `long`, long-rope models use their long factors.
+
+        Raises UnsupportedModelError for models of no family, ValueError for invalid settings.
+        """
         self.config, self._weights = config, weights
         family = FAMILIES.get(config["model_type"])
         if family is None:
@@ -121,7 +124,7 @@ class Decoder:
 
     @cached_property
     def metadata(self) -> KvCacheMetadata:
-        """What a cache must know of it."""
+        """Shapes and windows of the layers, for a cache."""
         shape = LayerShape(self._n_kv_heads, self._head_dim, self._head_dim)
         return KvCacheMetadata.of_layers([shape] * self.n_layers, [self._window(i) for i in range(self.n_layers)])
 
@@ -132,7 +135,7 @@ class Decoder:
 
     @cached_property
     def layers(self) -> dict[str, RowBlocks]:
-        """Every weight in blocks, by the name of its layer, in the order of the model's modules."""
+        """All weights in blocks, by layer name, in the order of the model's modules."""
         names = [EMBEDDING]
         for i in range(self.n_layers):
             names += [f"model.layers.{i}.{each}" for each in (*self._attention_names(), *self._mlp_names())]
@@ -141,7 +144,7 @@ class Decoder:
         return found
 
     def body(self) -> Program:
-        """From tokens `[T]` and positions `[T]` to the rows that the head reads, `[1, T, H]`."""
+        """The program from tokens `[T]` and positions `[T]` to the rows that the head reads, `[1, T, H]`."""
         region = Region()
         tokens, position = region.integers(), region.integers()
         factor = round(float(np.float32(self.hidden_size**0.5)), 5) if self._family.scaled_embedding else 1.0
@@ -152,7 +155,7 @@ class Decoder:
         return region.finish(self._norm(region, "model.norm", hidden, in_place=True), 1)
 
     def head(self) -> Program:
-        """From rows `[1, N, H]` to logits `[N, V]`."""
+        """The program from rows `[1, N, H]` to logits `[N, V]`."""
         region = Region()
         return region.finish(region.linear(region.floats(self.hidden_size), self._linear(HEAD)))
 
@@ -179,7 +182,7 @@ class Decoder:
         return region.linear(region.attend(attention, position, q, k, v), self._linear(f"{name}.o_proj"))
 
     def _queries(self, region: Region, name: str, rows: View) -> tuple[View, View, View]:
-        """Queries, keys and values, as heads."""
+        """Queries, keys and values as heads."""
         n, n_kv, dim = self._n_heads, self._n_kv_heads, self._head_dim
         if self._family.fused:
             whole = region.linear(rows, self._linear(f"{name}.qkv_proj"))
@@ -199,10 +202,10 @@ class Decoder:
         return found[0], found[1], found[2]
 
     def _feed_forward(self, region: Region, name: str, rows: View) -> View:
-        if self._family.fused:
+        if self._gated_names == _TOGETHER:
             layers = _halves(self._linear(f"{name}.gate_up_proj"))
         else:
-            layers = [self._linear(f"{name}.{each}_proj") for each in _GATED]
+            layers = [self._linear(f"{name}.{each}_proj") for each in self._gated_names]
         gate, up = (part() for part in region.linears(rows, layers))
         assert self._gate is not None
         return region.linear(region.gated(gate, up, self._gate), self._linear(f"{name}.down_proj"))
@@ -229,22 +232,25 @@ class Decoder:
         return [f"self_attn.{each}_proj" for each in (*parts, "o")]
 
     def _mlp_names(self) -> list[str]:
-        parts = ["gate_up"] if self._family.fused else _GATED
-        return [f"mlp.{each}_proj" for each in (*parts, "down")]
+        return [f"mlp.{each}_proj" for each in (*self._gated_names, "down")]
+
+    @cached_property
+    def _gated_names(self) -> list[str]:
+        return _TOGETHER if f"model.layers.0.mlp.{_TOGETHER[0]}_proj.weight" in self._weights.names() else _GATED
 
     @cached_property
     def _gate(self) -> Gate | None:
-        """Of feed-forward layers; None for one that kernels do not have."""
+        """Gate of feed-forward layers; None for one that the kernels lack."""
         named = self.config.get("hidden_activation") or self.config.get("hidden_act")
         return self._family.gate if named is None else _GATES.get(named)
 
     def errors(self) -> Mapping[str, float]:
-        """What was lost of each layer's weight, beside its norm, once the program is written."""
+        """Relative quantisation error of each layer's weight; complete once the program is written."""
         return self._weights.errors()
 
     @property
     def widest(self) -> int:
-        """Numbers of the widest row that a layer of it gives."""
+        """Upper bound of the width of rows between layers, in numbers."""
         return max(2 * max(each.shape[-1] for each in self.layers.values()), self.hidden_size)
 
     @property
@@ -262,14 +268,14 @@ class Decoder:
 
     @cached_property
     def _tables(self) -> dict[str, Frequencies | None]:
-        """Frequencies by what their layers are called, all alike where they have the same."""
+        """Rotary frequencies by layer type, or one entry for all layers."""
         parameters: dict[str, Any] = self.config["rope_parameters"]
         named = {name: each for name, each in parameters.items() if isinstance(each, dict)} or {_ALL: parameters}
         limit = self.config["max_position_embeddings"]
         return {name: rotary_frequencies(each, self._head_dim, limit, long=self._long) for name, each in named.items()}
 
     def _table_of(self, i: int) -> str:
-        """The name of the layer's frequencies; of none where it turns nothing."""
+        """Key of layer i in `_tables`, or `_NONE` for a layer without rotation."""
         turned = self.config.get("no_rope_layers")
         if turned and not turned[i]:
             return _NONE
@@ -277,7 +283,7 @@ class Decoder:
 
 
 def _halves(layer: Layer) -> list[Layer]:
-    """The layers that one of twice the outputs has, one above the other."""
+    """The two layers, first and second half of the outputs, that a fused layer consists of."""
     outputs, inputs = layer.outputs // 2, layer.blocks.shape[1]
     found = []
     for half in (slice(0, outputs), slice(outputs, 2 * outputs)):

@@ -16,10 +16,10 @@ from agentkv_runtime.export.blocks.recipe import Candidate, plan_kinds
 from agentkv_runtime.export.blocks.rows import TYPE_IDS, Floats, quantize_rows
 from agentkv_runtime.export.direct.decoder import EMBEDDING, FAMILIES, HEAD, Family
 from agentkv_runtime.export.made import EMBEDDING_TITLE
+from agentkv_runtime.folder.printable import printable
 from agentkv_runtime.gguf.weights import RowBlocks
 from agentkv_runtime.hf.plain_config import PlainConfig
 from agentkv_runtime.hf.tensors import DTYPES, Tensor, open_tensors
-from agentkv_runtime.printable import printable
 
 __all__ = ["QuantizedWeights"]
 
@@ -38,32 +38,36 @@ _BIASES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "gemma": _ATTENTION_BIAS,
     "gemma3_text": _ATTENTION_BIAS,
 }
-"""The layers that have biases, by the setting that says so."""
+"""Layers that have biases, by model type and by the setting that turns them on."""
 _OF_NO_USE = "rotary_emb.inv_freq"  # in older files: it follows from the config
 _COMPARED = 1 << 20  # numbers at a time
 
 
 class QuantizedWeights:
-    """Parameters of a model, as blocks of the kinds that a plan gives them. Nothing of their values is kept."""
+    """Parameters of a folder's model, read and quantised into the planned kinds of blocks on every use."""
 
     def __init__(self, folder: Path, config: PlainConfig, quant: str) -> None:
-        """Reads headers alone. Raises UnsupportedModelError for weights that are not this family's as they are, and
-        ExportError for files that are damaged, lack weights, or do not fit the config."""
-        self._quant = quant
-        self._shapes = _shapes(config, FAMILIES[config["model_type"]])
-        self._tensors = _checked(folder, config, self._shapes)
+        """Reads only the files' headers.
+
+        Raises UnsupportedModelError for weights that differ from the family's, and ExportError for files that are
+        damaged, lack weights, or do not fit the config.
+        """
+        self._folder, self._quant = folder, quant
+        stored = _shapes(config, FAMILIES[config["model_type"]])
+        self._tensors = _halved(stored, _checked(folder, config, stored))
+        self._shapes = {name: tensor.shape for name, tensor in self._tensors.items()}
         self._losses: dict[str, _Loss] = {}
 
     def names(self) -> Collection[str]:
-        """Of all parameters; of tied ones the first."""
+        """Names of all parameters; of tied ones the first."""
         return self._shapes.keys()
 
     def floats(self, name: str) -> Floats:
-        """Numbers of a parameter. Raises ExportError for some that are not finite."""
+        """Values of a parameter. Raises ExportError for values that are not finite."""
         return self._tensors[name].floats()
 
     def blocks(self, name: str) -> RowBlocks | None:
-        """A matrix in blocks, which are made when its rows are asked for."""
+        """A matrix in blocks, quantised when its rows are loaded; None for other parameters."""
         shape = self._shapes[name]
         if len(shape) != 2:
             return None
@@ -73,7 +77,7 @@ class QuantizedWeights:
         return RowBlocks(kind, shape, partial(_Rows, self._tensors[name], self._kinds[layer], loss))
 
     def errors(self) -> dict[str, float]:
-        """What was lost of each layer's weight so far, beside its norm."""
+        """Relative quantisation error of each layer's weight, over the rows quantised so far."""
         return {layer: loss.error for layer, loss in self._losses.items()}
 
     @cached_property
@@ -84,11 +88,16 @@ class QuantizedWeights:
             if len(shape) != 2:
                 continue
             layer = _layer(name)
-            counted = HEAD if layer == head else layer
             candidates[layer] = Candidate(
-                (shape[0], shape[1]), self._tensors[name].numbers, layer == head, usual_cost(counted, shape[0])
+                shape=(shape[0], shape[1]),
+                numbers=partial(self._tensors.__getitem__, name),
+                is_head=layer == head,
+                counts=usual_cost(HEAD if layer == head else layer, shape[0]),
             )
-        return plan_kinds(candidates, self._quant)
+        try:
+            return plan_kinds(candidates, self._quant)
+        except QuantizationError as error:
+            raise QuantizationError(f"{self._folder}: {error}") from error
 
 
 @dataclass
@@ -103,7 +112,7 @@ class _Loss:
 
 @dataclass
 class _Rows:
-    """Rows of blocks that are made as they are taken; each once, so that what was lost is counted once."""
+    """Rows that are quantised when sliced. Take each row once, as every slice adds to `loss`."""
 
     tensor: Tensor
     kind: str
@@ -114,7 +123,7 @@ class _Rows:
 
     def __getitem__(self, part: slice) -> npt.NDArray[np.uint8]:
         try:
-            made = quantize_rows(self.tensor.numbers()[part], self.kind)
+            made = quantize_rows(self.tensor[part], self.kind)
         except QuantizationError as error:
             raise QuantizationError(f"{self.tensor.path}: {printable(self.tensor.name)}: {error}") from error
         self.loss.lost += made.lost
@@ -128,7 +137,7 @@ def _layer(name: str) -> str:
 
 
 def _shapes(config: PlainConfig, family: Family) -> Shapes:
-    """Of all parameters, in the order of the model's modules."""
+    """Shapes of all parameters, in the order of the model's modules."""
     hidden = config["hidden_size"]
     found: Shapes = {f"{EMBEDDING}.weight": (config["vocab_size"], hidden)}
     biased = {
@@ -171,7 +180,7 @@ def _norms(config: PlainConfig, family: Family) -> Iterator[tuple[str, int]]:
 
 
 def _checked(folder: Path, config: PlainConfig, shapes: Shapes) -> Mapping[str, Tensor]:
-    """The folder's tensors, which are a model's of these parameters."""
+    """The folder's tensors by parameter name, after checking that they are exactly these parameters."""
     tensors = open_tensors(folder)
     if not tensors:
         raise UnsupportedModelError("weights that are no safetensors are not read without torch")
@@ -194,17 +203,34 @@ def _checked(folder: Path, config: PlainConfig, shapes: Shapes) -> Mapping[str, 
                 "model"
             )
         if tensor.dtype not in DTYPES:
-            raise UnsupportedModelError(f"{name} is stored as {printable(tensor.dtype[:20])}, which is quantised")
+            raise UnsupportedModelError(f"{name} is stored as {tensor.dtype}, which is not read without torch")
     return tensors
 
 
+def _halved(shapes: Shapes, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors in the order of `shapes`, with fused gate and up split into two.
+
+    Their kinds are chosen separately, as when torch traces the model.
+    """
+    found: dict[str, Tensor] = {}
+    for name in shapes:
+        tensor = stored[name]
+        if not name.endswith("mlp.gate_up_proj.weight"):
+            found[name] = tensor
+            continue
+        for i, layer in enumerate(_GATED):
+            half = name.replace("mlp.gate_up_proj", layer)
+            found[half] = tensor.part(half, i * tensor.shape[0] // 2, tensor.shape[0] // 2)
+    return found
+
+
 def _check_tied(folder: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Raises ExportError for a head beside the embedding that it is said to be."""
+    """Raises ExportError for a head that differs from the embedding it is tied to."""
     embedding, head = tensors[f"{EMBEDDING}.weight"], tensors[f"{HEAD}.weight"]
     if embedding.shape == head.shape and embedding.dtype == head.dtype:
         step = max(1, _COMPARED // max(1, embedding.shape[-1]))
-        one, other = embedding.numbers(), head.numbers()
-        if all(np.array_equal(one[at : at + step], other[at : at + step]) for at in range(0, len(one), step)):
+        parts = [slice(at, at + step) for at in range(0, embedding.shape[0], step)]
+        if all(np.array_equal(embedding[part], head[part]) for part in parts):
             return
     raise ExportError(
         f"{folder}: its config says that the head is the embedding (tie_word_embeddings), and its files have another "

@@ -1,10 +1,12 @@
-"""Programs that are written from a file's own words: which ones can be, and what is written."""
+"""Export without torch: decides which models can be written directly, and writes their programs."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from agentkv_runtime._core import InvalidTensor
 from agentkv_runtime.errors import ExportError, UnsupportedModelError
@@ -17,7 +19,7 @@ from agentkv_runtime.export.direct.hf_folder import QuantizedWeights
 from agentkv_runtime.export.direct.writing import write_program
 from agentkv_runtime.export.made import EMBEDDING_TITLE, Made, WeightFacts
 from agentkv_runtime.export.progress import Progress, Stage, reached
-from agentkv_runtime.folder import MODEL_NAME
+from agentkv_runtime.folder.model_folder import MODEL_NAME
 from agentkv_runtime.hf.plain_config import plain_config
 from agentkv_runtime.hf.positions import long_factors, position_limit, trained_positions
 
@@ -27,10 +29,10 @@ _TOOLS = ("agentkv-sdk",)
 
 
 def find_decoder(source: Source, options: Options) -> tuple[Decoder | None, str]:
-    """The decoder of a model that is written without torch; None, and why, for what torch has to trace.
+    """The decoder of a model that can be written without torch; None and the reason for one that torch has to trace.
 
-    That are, for the CPU, GGUF files in their own blocks, and folders of safetensors in blocks that are made as a fixed
-    recipe has it. Raises ExportError for a folder that is damaged.
+    For the CPU these are GGUF files in their own blocks, and safetensors folders quantised by the fixed recipe. Raises
+    ExportError for a damaged folder.
     """
     if (why := _asks_for_torch(source, options)) is not None:
         return None, f"{why} takes torch"
@@ -41,13 +43,21 @@ def find_decoder(source: Source, options: Options) -> tuple[Decoder | None, str]
         else:
             config = plain_config(source.described)
             weights = QuantizedWeights(source.weights, config, options.quant)
-        return Decoder(config, weights, long_factors(SimpleNamespace(**config), options.max_context)), ""
+        return _decoder(source, config, weights, options), ""
     except UnsupportedModelError as error:
         return None, f"{error}, so it is traced with torch"
 
 
+def _decoder(source: Source, config: Mapping[str, Any], weights: Weights, options: Options) -> Decoder:
+    long = long_factors(SimpleNamespace(**config), options.max_context)
+    try:
+        return Decoder(config, weights, long)
+    except ValueError as error:  # of settings that mean nothing
+        raise ExportError(f"{source.weights}: {error}. Download the whole model") from error
+
+
 def _asks_for_torch(source: Source, options: Options) -> str | None:
-    """What is asked for that programs are not written with."""
+    """The first option that needs torch; None if there is none."""
     quants = ("file",) if source.gguf is not None else OWN_BLOCKS
     asked = {
         f"the backend {options.backend}": options.backend != "cpu",
@@ -81,7 +91,7 @@ def write_directly(decoder: Decoder, source: Source, folder: Path, options: Opti
             lambda share: reached(Stage.LAYING_OUT, share),
         )
     except InvalidTensor as error:
-        raise ExportError(f"{source.weights}: {error}") from error
+        raise ExportError(f"{source.weights}: {error}: its file is broken. Download it again") from error
     facts.errors.update(decoder.errors())
     return Made(
         metadata=decoder.metadata,
@@ -96,7 +106,7 @@ def write_directly(decoder: Decoder, source: Source, folder: Path, options: Opti
 
 
 def _facts(decoder: Decoder, path: Path) -> WeightFacts:
-    """Of the weights as the file has them. Raises ExportError for blocks that kernels do not read."""
+    """Facts about the weights for the manifest. Raises ExportError for block types that the kernels lack."""
     facts = WeightFacts()
     for layer, blocks in decoder.layers.items():
         name = EMBEDDING_TITLE if layer == EMBEDDING else layer

@@ -1,7 +1,7 @@
 """The container of a program: an ExecuTorch file written without ExecuTorch.
 
-The schema is `program.fbs` of ExecuTorch; fields stand in the order that it gives them. What is written here is one
-method `forward` that calls kernels and delegates in turn, and methods that return constants.
+The schema is `program.fbs` of ExecuTorch; fields are in its order. A program has one method
+`forward` that calls kernels and delegates in turn, and methods that return constants.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flatbuffers import Builder
 __all__ = ["HEADER_ALIGNMENT", "Delegate", "Kernel", "Planned", "Program", "Segment", "Tensor", "pack_program"]
 
 HEADER_ALIGNMENT = 4096
-"""Of the first segment, so that weights that begin at pages of it are mapped as they are."""
+"""Alignment of the first segment, so that weights at page boundaries can be mapped."""
 
 _IDENTIFIER = b"ET12"
 _EXTENDED = b"eh00"
@@ -28,7 +28,7 @@ _IN_SEGMENT = 1
 
 
 class ScalarType(IntEnum):
-    """Of a tensor's numbers."""
+    """Element type of a tensor."""
 
     INT64 = 4
     FLOAT32 = 6
@@ -46,14 +46,14 @@ class _Union(IntEnum):
 
 @dataclass(frozen=True)
 class Planned:
-    """Where a tensor lies in the memory that the program asks for, in bytes."""
+    """Offset of a tensor in the program's planned memory, in bytes."""
 
     offset: int
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A value with the largest sizes that it may have. Inputs and outputs are the caller's and lie nowhere."""
+    """A tensor with its largest sizes. Inputs and outputs belong to the caller and have no planned memory."""
 
     dtype: ScalarType
     sizes: tuple[int, ...]
@@ -84,7 +84,7 @@ class Delegate:
 
 @dataclass(frozen=True)
 class Segment:
-    """Bytes behind the header, from the first segment on."""
+    """Offset and size of bytes after the header, relative to the first segment."""
 
     offset: int
     size: int
@@ -92,7 +92,7 @@ class Segment:
 
 @dataclass
 class Program:
-    """Everything that the header says."""
+    """Contents of the header."""
 
     values: Sequence[Value]
     inputs: Sequence[int]
@@ -103,11 +103,11 @@ class Program:
     constants: Mapping[str, int | Sequence[int]]
     segments: Sequence[Segment]
     named: Mapping[str, int] = field(default_factory=dict)
-    """Segments that are found by name."""
+    """Indices of segments by name."""
 
 
 class _Tables:
-    """Tables of a flatbuffer; an offset is where one was put."""
+    """Builder of a flatbuffer's tables, which returns their offsets."""
 
     def __init__(self) -> None:
         self.builder = Builder(1 << 16)
@@ -126,7 +126,7 @@ class _Tables:
         return int(self.builder.CreateString(text))
 
     def table(self, *fields: tuple[str, int] | int | None) -> int:
-        """A table of its fields in order: an offset, a scalar with its type's name, or None for what is left out."""
+        """Adds a table of fields in order: an offset, a type name with a scalar, or None for a missing field."""
         self.builder.StartObject(len(fields))
         for slot, value in enumerate(fields):
             if isinstance(value, int):
@@ -137,7 +137,7 @@ class _Tables:
 
 
 def pack_program(program: Program, base: int) -> bytes:
-    """The header, whose size does not depend on the offsets in it; the first segment begins at `base` bytes."""
+    """Packs the header, whose size does not depend on its offsets; the first segment begins at `base` bytes."""
     tables = _Tables()
     plans = [_forward(tables, program)]
     plans += [_constant(tables, name, value) for name, value in program.constants.items()]
@@ -162,7 +162,7 @@ def _none(tables: _Tables, dtype: type[np.generic]) -> int:
 
 
 def _extended(flat: bytes, program: Program, base: int) -> bytes:
-    """The flatbuffer with ExecuTorch's own header behind its root and identifier."""
+    """The flatbuffer with ExecuTorch's own header after its root and identifier."""
     (root,) = struct.unpack_from("<I", flat)
     size = len(flat) + _EXTENDED_BYTES
     nbytes = max((each.offset + each.size for each in program.segments), default=0)
@@ -189,7 +189,7 @@ def _forward(tables: _Tables, program: Program) -> int:
 
 
 def _constant(tables: _Tables, name: str, value: int | Sequence[int]) -> int:
-    """A method that returns a number, or several."""
+    """Adds a method that returns one or several numbers; returns its offset."""
     values = (value,) if isinstance(value, int) else tuple(value)
     return tables.table(
         tables.text(name),

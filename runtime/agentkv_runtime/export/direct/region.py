@@ -1,4 +1,4 @@
-"""A delegated region written instruction by instruction. `export.cpu.compiler` writes the same from a traced graph."""
+"""A delegated region, written instruction by instruction; `export.cpu.compiler` makes the same from a traced graph."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ _TOKENS = Extent(0, 1)
 
 @dataclass(frozen=True)
 class Layer:
-    """A linear layer: its blocks, and its bias where it has one."""
+    """A linear layer: its weight in blocks, and its bias or None."""
 
     blocks: RowBlocks
     bias: Numbers | None = None
 
     @property
     def outputs(self) -> int:
-        """Rows of the weight."""
+        """Number of outputs, the rows of the weight."""
         return self.blocks.shape[0]
 
 
 @dataclass(frozen=True)
 class Attention:
-    """What attention asks beside its rows."""
+    """Constants of an attention instruction."""
 
     layer_id: int
     scale: float
@@ -62,48 +62,48 @@ class Attention:
 
 
 class Region:
-    """Instructions over rows, and the buffers that these lie in."""
+    """A region in the making. Each method appends instructions and returns the view of their result."""
 
     def __init__(self) -> None:
         self._program = Program()
 
     def integers(self) -> int:
-        """An input `[T]` of int64; returns its index."""
+        """Adds an int64 input `[T]` and returns its index."""
         self._program.inputs.append((DType.INT64, (_TOKENS,)))
         return len(self._program.inputs) - 1
 
     def floats(self, width: int) -> View:
-        """An input `[1, T, width]` of float32."""
+        """Adds a float32 input `[1, T, width]`."""
         self._program.inputs.append((DType.FLOAT32, (Extent(1, 0), _TOKENS, Extent(width, 0))))
         return _row(Buffer(Place.INPUT, len(self._program.inputs) - 1), width)
 
     def lookup(self, ids: int, table: RowBlocks, width: int, factor: float) -> View:
-        """Rows of a table, times a factor."""
+        """Rows of `table` with the ids of input `ids`, times `factor`."""
         out = self._new(width)
         self._emit(BlockLookup(ids, out, Blocks(table.type, [table]), table.shape[0], factor))
         return out
 
     def rope_table(self, position: int, frequencies: Frequencies) -> View:
-        """Cosines and sines of positions."""
+        """Cosines and sines for the positions of input `position`."""
         out = self._new(2 * frequencies.inv_freq.size)
         constant = self._constant(lambda: frequencies.inv_freq)
         self._emit(RopeTable(position, out, constant, frequencies.scaling))
         return out
 
     def norm(self, x: View, weight: Numbers, eps: float, *, in_place: bool = False) -> View:
-        """Rows of each head, normalised."""
+        """RMS norm of each head's rows."""
         out = x if in_place else self._new(x.heads * x.dim, x.heads)
         self._emit(RmsNorm(x, out, self._constant(weight), eps))
         return out
 
     def rope(self, x: View, table: View, *, in_place: bool) -> View:
-        """Rows of each head, turned."""
+        """Each head's rows, rotated by `table`."""
         out = x if in_place else self._new(x.heads * x.dim, x.heads)
         self._emit(Rope(x, out, table, False))
         return out
 
     def attend(self, attention: Attention, position: int, q: View, k: View, v: View) -> View:
-        """What attention makes of queries; keys and values go into the cache."""
+        """Stores k and v in the cache and attends with q; the result has its heads joined."""
         out = self._new(q.heads * v.dim, q.heads)
         self._emit(
             UpdateAndAttend(
@@ -125,11 +125,11 @@ class Region:
         return heads(out, 1)
 
     def linear(self, x: View, layer: Layer) -> View:
-        """One linear layer."""
+        """The result of a linear layer."""
         return self.linears(x, [layer])[0]()
 
     def linears(self, x: View, layers: Sequence[Layer]) -> list[Callable[[], View]]:
-        """Layers over the same rows; those of one type are one product, computed when its first layer is asked for."""
+        """Functions that return each layer's result over `x`. Layers of one block type share a product, made once."""
         products: dict[int, list[int]] = {}
         for index, layer in enumerate(layers):
             products.setdefault(layer.blocks.type, []).append(index)
@@ -144,18 +144,18 @@ class Region:
         return [lambda index=index: result(index) for index in range(len(layers))]  # type: ignore[misc]
 
     def add(self, a: View, b: View) -> View:
-        """Their sum."""
+        """a + b."""
         out = self._new(a.dim)
         self._emit(Add(a, b, out))
         return out
 
     def gated(self, gate: View, up: View, kind: Gate) -> View:
-        """gate(x) times up, where the first lies."""
+        """kind(gate) * up, stored in the place of `gate`."""
         self._emit(Gated(gate, up, gate, int(kind)))
         return gate
 
     def finish(self, out: View, *sizes: int) -> Program:
-        """Has `out` be the region's output, `[*sizes, T, width]`."""
+        """Makes `out` the region's output `[*sizes, T, width]` and returns the program."""
         out.buffer.place, out.buffer.index = Place.OUTPUT, 0
         shape = (*(Extent(size, 0) for size in sizes), _TOKENS, Extent(out.heads * out.dim, 0))
         self._program.outputs.append((DType.FLOAT32, shape))
@@ -186,13 +186,13 @@ class Region:
 
 
 def heads(x: View, n_heads: int) -> View:
-    """The same rows as blocks of so many heads; one head has no stride."""
+    """The same rows, divided into `n_heads` heads; a single head has stride 0."""
     dim = x.heads * x.dim // n_heads
     return replace(x, heads=n_heads, dim=dim, head_stride=Extent(dim if n_heads > 1 else 0, 0))
 
 
 def columns(x: View, start: int, width: int) -> View:
-    """A part of every row, of one head."""
+    """`width` columns of every row from `start` on, as one head."""
     return replace(x, dim=width, offset=Extent(x.offset.constant + start, 0))
 
 

@@ -2,8 +2,8 @@
 
     header | body's blob | head's blob | weights, each from a page on
 
-Weights are named after their bytes, which are known once they are packed: names are equally long, so that the header
-and the blobs, which have them, find their room in front.
+Weights are named by a digest of their bytes, known once they are packed. All names have the same length, so that the
+size of header and blobs, which contain them, is known before.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from agentkv_runtime.export.cpu.blob_weights import Blocks
 from agentkv_runtime.export.direct import pte
 from agentkv_runtime.export.direct.decoder import Decoder
 from agentkv_runtime.export.direct.pte import Delegate, Kernel, Planned, ScalarType, Segment, Tensor
+from agentkv_runtime.folder.metadata import write_kv_cache_metadata
 from agentkv_runtime.gguf.weights import RowBlocks
-from agentkv_runtime.metadata import write_kv_cache_metadata
 
 __all__ = ["write_program"]
 
@@ -44,7 +44,7 @@ Rows = npt.NDArray[np.uint8]
 def write_program(
     decoder: Decoder, path: Path, max_tokens: int, max_logits: int, wrote: Callable[[float], None]
 ) -> None:
-    """Writes the program of a decoder; `wrote` hears the share of the weights that is over.
+    """Writes the program of a decoder; `wrote` gets the finished share of the weights, 0 to 1.
 
     Raises OSError, and InvalidTensor for blocks that hold no numbers.
     """
@@ -71,14 +71,14 @@ def write_program(
 
 @dataclass
 class _Layout:
-    """Where things lie in the file."""
+    """Offsets of a program's parts in the file."""
 
     decoder: Decoder
     regions: tuple[Program, Program]
     max_tokens: int
     max_logits: int
     distinct: set[int]
-    """Of weights, of which there are at most so many in the file."""
+    """Ids of distinct weights, which bound the number of weights in the file."""
 
     def __post_init__(self) -> None:
         placeholders = [(f"{i:071}", Segment(1, 1)) for i in range(len(self.distinct))]
@@ -87,7 +87,7 @@ class _Layout:
         self.weights_at = self.base + _aligned(self.blobs[-1].offset + self.blobs[-1].size, _PAGE)
 
     def write_front(self, file: BinaryIO, named: list[tuple[str, Segment]]) -> None:
-        """Writes what stands before the weights, which have their names now."""
+        """Writes header and blobs, in front of the weights, whose names must be known."""
         file.seek(0)
         file.write(self._header(named, self.base))
         for region, segment in zip(self.regions, self.blobs, strict=True):
@@ -139,7 +139,7 @@ class _Layout:
 
 
 def _append(file: BinaryIO, weight: Blocks, packing: ThreadPoolExecutor, named: dict[str, Segment], base: int) -> str:
-    """Puts a weight behind what is there, unless its bytes are there already; returns its name."""
+    """Appends a packed weight to the file, unless the file has equal bytes already; returns its name."""
     start = _aligned(file.tell(), _PAGE)
     file.seek(start)
     digest = hashlib.sha256()
@@ -159,7 +159,7 @@ def _append(file: BinaryIO, weight: Blocks, packing: ThreadPoolExecutor, named: 
 
 
 def _packed(weight: Blocks, packing: ThreadPoolExecutor) -> Iterator[bytes]:
-    """The weight as kernels read it, a few panels after another."""
+    """Yields the packed weight, a few panels at a time."""
     ahead: deque[Future[bytes]] = deque()
     for rows in _pieces(weight):
         ahead.append(packing.submit(pack_blocks, rows, weight.type))
@@ -170,7 +170,7 @@ def _packed(weight: Blocks, packing: ThreadPoolExecutor) -> Iterator[bytes]:
 
 
 def _pieces(weight: Blocks) -> Iterator[Rows]:
-    """The rows of its parts, one below the other, some panels at a time."""
+    """Yields the concatenated rows of a weight's parts, some panels at a time."""
     parts: list[RowBlocks] = weight.parts
     step = max(_PIECE_BYTES // parts[0].row_bytes // _PIECE_ROWS, 1) * _PIECE_ROWS
     gathered: list[Rows] = []
@@ -188,7 +188,7 @@ def _pieces(weight: Blocks) -> Iterator[Rows]:
 
 
 def _cuts(height: int, first: int, step: int) -> list[int]:
-    """Where pieces of a part begin: the first has so many rows, others `step`."""
+    """Starts of the pieces of a part: the first has `first` rows, others `step`."""
     return [0, *range(first, height, step)]
 
 

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 ROWS_AT_ONCE = 2048
-"""Whose temporaries are in memory together."""
+"""Rows that are quantised together, which bounds temporary memory."""
 _GROUP_SIZES = (64, 32)
 
 _LIBRARY = torch.library.Library("agentkv", "FRAGMENT")
@@ -46,7 +46,7 @@ class AffineWeight:
 
     @property
     def nbytes(self) -> int:
-        """What it takes in a program."""
+        """Bytes of the three parts."""
         return sum(part.nbytes for part in (self.packed, self.scales, self.biases))
 
 
@@ -55,7 +55,7 @@ Grouped: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def group_size(width: int) -> int | None:
-    """How many neighbours of a row share a scale: the largest size that divides rows of that width; None for none."""
+    """Numbers of a row that share a scale: the largest group that divides `width`; None if no group does."""
     return next((group for group in _GROUP_SIZES if width % group == 0), None)
 
 
@@ -67,7 +67,7 @@ def affine_quantize(weight: torch.Tensor, bits: int, group: int, dtype: torch.dt
 
 
 def affine_pack(pieces: Iterable[Grouped], shape: Sequence[int], group: int, bits: int) -> AffineWeight:
-    """The weight `[*shape, I]` of pieces of its rows."""
+    """Packs pieces of rows into the weight `[*shape, I]`."""
     packed, scales, biases = (
         nn.Parameter(torch.cat(parts).unflatten(0, tuple(shape)), requires_grad=False)
         for parts in zip(*((_packed(codes, bits), *others) for codes, *others in pieces), strict=True)
@@ -76,7 +76,7 @@ def affine_pack(pieces: Iterable[Grouped], shape: Sequence[int], group: int, bit
 
 
 def affine_error(made: AffineWeight, weight: torch.Tensor) -> float:
-    """The norm of what it changed of a weight, beside the weight's own."""
+    """Norm of the error of `made`, divided by the norm of `weight`."""
     lost = own = 0.0
     parts = (
         part.flatten(0, -2).split(ROWS_AT_ONCE) for part in (weight.detach(), made.packed, made.scales, made.biases)
@@ -100,14 +100,14 @@ def _quantize_rows(rows: torch.Tensor, bits: int, group: int, dtype: torch.dtype
 
 
 def _packed(codes: torch.Tensor, bits: int) -> torch.Tensor:
-    """Codes `[..., I]` as words `[..., I bits / 32]`: eight of them are `bits` bytes."""
+    """Packs codes `[..., I]` into words `[..., I bits / 32]`; eight codes take `bits` bytes."""
     eights: torch.Tensor = codes.unflatten(-1, (-1, 8)).long() << bits * torch.arange(8)
     joined = eights.sum(-1, keepdim=True).view(torch.uint8)[..., :bits]
     return joined.flatten(-2).contiguous().view(torch.uint32)
 
 
 def _unpacked(words: torch.Tensor, bits: int) -> torch.Tensor:
-    """The codes of `_packed`, int64."""
+    """Codes of `_packed`, int64 `[..., I]`."""
     eights: torch.Tensor = words.view(torch.uint8).unflatten(-1, (-1, bits)).long() << 8 * torch.arange(bits)
     codes: torch.Tensor = eights.sum(-1, keepdim=True) >> bits * torch.arange(8) & (1 << bits) - 1
     return codes.flatten(-2)
@@ -116,14 +116,14 @@ def _unpacked(words: torch.Tensor, bits: int) -> torch.Tensor:
 def affine_dequantize(
     packed: torch.Tensor, scales: torch.Tensor, biases: torch.Tensor, group: int, bits: int
 ) -> torch.Tensor:
-    """The matrix, or rows of it, `[..., I]` in the dtype of the scales."""
+    """Dequantises a matrix or rows of one, `[..., I]` in the dtype of the scales."""
     grouped = _unpacked(packed, bits).unflatten(-1, (-1, group)).to(scales.dtype)
     weight: torch.Tensor = grouped * scales[..., None] + biases[..., None]
     return weight.flatten(-2)
 
 
 def check_affine(packed: torch.Tensor, scales: torch.Tensor, biases: torch.Tensor, group: int, bits: int) -> int:
-    """The width of quantised rows; an error where their parts do not fit each other."""
+    """Width of quantised rows. Raises RuntimeError if the parts do not fit each other."""
     width = packed.shape[-1] * 32 // bits
     torch._check(
         scales.shape == biases.shape == (*packed.shape[:-1], width // group),

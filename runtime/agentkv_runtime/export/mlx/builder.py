@@ -19,7 +19,7 @@ __all__ = ["GraphBuilder", "Value", "constant_of", "module_of", "refusal", "size
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor of the graph. Constants are numbered from 0 apart from the others, as all of them come first."""
+    """A tensor of the graph. Constants have a numbering of their own from 0, as they come before all other values."""
 
     index: int
     dtype: torch.dtype
@@ -27,7 +27,7 @@ class Value:
 
 
 def module_of(node: fx.Node) -> str:
-    """The module that a node was traced from, for people."""
+    """Name of the module that a node was traced from, for messages."""
     # A node that a pass made names that pass twice.
     stack = [entry for entry in (node.meta.get("nn_module_stack") or {}).values() if entry[0] != entry[1]]
     if not stack:
@@ -38,13 +38,13 @@ def module_of(node: fx.Node) -> str:
 
 
 def refusal(node: fx.Node, why: str) -> UnsupportedModelError:
-    """The error that says which op of which module cannot be lowered."""
+    """An UnsupportedModelError that names the op, its module and `why` it cannot be lowered."""
     op = getattr(node.target, "__name__", str(node.target))
     return UnsupportedModelError(f"{op} in {module_of(node)} has no counterpart on MLX: {why}")
 
 
 def constant_of(program: ExportedProgram, node: fx.Node) -> tuple[str, torch.Tensor] | None:
-    """Name and data of a placeholder that stands for a weight; None for one that stands for an argument."""
+    """Name and data of a weight's placeholder; None for the placeholder of an argument."""
     signature = program.graph_signature
     for names, get in (
         (signature.inputs_to_parameters, get_param),
@@ -59,12 +59,12 @@ def constant_of(program: ExportedProgram, node: fx.Node) -> tuple[str, torch.Ten
 
 
 def sizes_of(node: fx.Node) -> list[int]:
-    """The sizes of a node's tensor, -1 for those that depend on the call."""
+    """Sizes of a node's tensor, -1 for those that depend on the call."""
     return [size if isinstance(size, int) else -1 for size in node.meta["val"].shape]
 
 
 class GraphBuilder:
-    """A graph that grows by one instruction at a time, and the values that nodes of the traced program became."""
+    """A growing graph, and the values of the traced program's nodes in it."""
 
     def __init__(self, program: ExportedProgram) -> None:
         self._program = program
@@ -76,27 +76,27 @@ class GraphBuilder:
         """Data of the graph's constants, by key."""
 
     def add_input(self, node: fx.Node) -> None:
-        """The next argument of a call."""
+        """Adds the next argument of a call."""
         dtype = node.meta["val"].dtype
         self._values[node] = Value(len(self._graph.inputs), dtype)
         self._graph.inputs.append(TensorType(dtype, tuple(sizes_of(node))))
 
     def is_input(self, value: Value) -> bool:
-        """Is the value an argument of the call?"""
+        """Whether the value is an argument of the call."""
         return not value.is_constant and value.index < len(self._graph.inputs)
 
     def set(self, node: fx.Node, value: Value | list[Value]) -> None:
-        """What a node became: a value, or several for an op with several results."""
+        """Records the value of a node, or a list of values for an op with several results."""
         self._values[node] = value
 
     def several(self, node: fx.Node) -> list[Value]:
-        """The results of an op with several."""
+        """The values of an op with several results."""
         values = self._values[node]
         assert isinstance(values, list), f"{node} has one result"
         return values
 
     def value(self, node: fx.Node) -> Value:
-        """The value of a node, which may be a weight that no instruction used so far."""
+        """The value of a node; adds a constant for a weight on its first use."""
         if node not in self._values:
             found = constant_of(self._program, node)
             if found is None:
@@ -107,21 +107,21 @@ class GraphBuilder:
         return value
 
     def operand(self, arg: Any, dtype: torch.dtype) -> Value:
-        """A node or a number as a value of that dtype."""
+        """A node or a number as a value of `dtype`."""
         number = self._number(arg)
         if number is not None:
             return self.scalar(number, dtype)
         return self.cast(self.value(arg), dtype)
 
     def scalar(self, number: float, dtype: torch.dtype) -> Value:
-        """A 0-d value."""
+        """A 0-dimensional value."""
         key = (number, dtype)
         if key not in self._scalars:
             self._scalars[key] = self.emit(Opcode.SCALAR, (), (DTYPES[dtype],), (number,), dtype=dtype)
         return self._scalars[key]
 
     def cast(self, value: Value, dtype: torch.dtype) -> Value:
-        """The value in another dtype; itself where it has it."""
+        """The value converted to `dtype`; unchanged if it has it."""
         if value.dtype == dtype:
             return value
         return self.emit(Opcode.CAST, (value,), (DTYPES[dtype],), dtype=dtype)
@@ -135,12 +135,12 @@ class GraphBuilder:
         *,
         dtype: torch.dtype,
     ) -> Value:
-        """Appends an instruction whose result has that dtype."""
+        """Appends an instruction and returns its result, of `dtype`."""
         self._instructions.append((opcode, tuple(args), tuple(ints), tuple(floats)))
         return Value(len(self._graph.inputs) + len(self._instructions) - 1, dtype)
 
     def finish(self, outputs: Sequence[fx.Node]) -> Graph:
-        """The graph with these results."""
+        """The graph with the values of these nodes as results."""
         graph = self._graph
         graph.outputs = [
             (self._id(value), TensorType(value.dtype, tuple(sizes_of(node))))
@@ -165,7 +165,7 @@ class GraphBuilder:
         return value
 
     def _number(self, arg: Any) -> float | None:
-        """The number that an operand is, where it is one: Python's, or a weight without dimensions."""
+        """The value of a numeric operand, a Python number or a 0-dimensional weight; None for other operands."""
         if isinstance(arg, int | float):
             return float(arg)
         if isinstance(arg, fx.Node) and arg.op == "placeholder" and not arg.meta["val"].shape:

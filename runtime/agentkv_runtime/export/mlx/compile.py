@@ -1,4 +1,4 @@
-"""From a traced program to the delegate's graph."""
+"""Compilation of a traced program to the delegate's graph."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["check_ops", "compile_program"]
 
 
 def _calls(program: ExportedProgram) -> list[fx.Node]:
-    """Calls that give tensors. The others compute and check sizes, which the graph reads off the traced shapes."""
+    """Nodes that return tensors. Others compute and check sizes, which the graph takes from the traced shapes."""
     return [
         node
         for node in program.graph.nodes
@@ -26,7 +26,7 @@ def _calls(program: ExportedProgram) -> list[fx.Node]:
 
 
 def check_ops(program: ExportedProgram) -> None:
-    """Raises UnsupportedModelError naming ops that MLX has no counterpart for, each with a module that uses it."""
+    """Raises UnsupportedModelError naming ops without a counterpart in MLX, each with a module that uses it."""
     unknown: dict[str, str] = {}
     for node in _calls(program):
         if name_of(node) not in HANDLERS:
@@ -38,7 +38,7 @@ def check_ops(program: ExportedProgram) -> None:
 
 
 def compile_program(program: ExportedProgram) -> tuple[Graph, dict[str, torch.Tensor]]:
-    """The graph of a whole program, and the data of its constants by key.
+    """Compiles a whole program; returns its graph, and the data of its constants by key.
 
     Raises UnsupportedModelError for an op that is used in a way that MLX does not compute.
     """

@@ -1,4 +1,4 @@
-"""Elementwise ops and reductions. Torch promotes their operands; MLX is given them in the promoted dtype."""
+"""Lowering of elementwise ops and reductions. Operands are cast to the dtype that torch promotes them to."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _binary(opcode: Opcode, b: GraphBuilder, node: fx.Node) -> Value:
 
 
 def _sum(opcode: Opcode, b: GraphBuilder, node: fx.Node) -> Value:
-    """a + alpha b, or their difference."""
+    """a + alpha b, or a - alpha b."""
     dtype = node.meta["val"].dtype
     left, right = (b.operand(arg, dtype) for arg in node.args[:2])
     alpha: Any = node.kwargs.get("alpha", 1)

@@ -1,4 +1,4 @@
-"""Mixtures of experts: what routers choose, and the products of rows with their choices."""
+"""Lowering of mixtures of experts: routers, and products of rows with their chosen experts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _weighted_sum(b: GraphBuilder, node: fx.Node) -> Value:
 
 
 def _top_k(b: GraphBuilder, node: fx.Node) -> list[Value]:
-    """Values and indices."""
+    """Values and indices of the k largest."""
     args: Any = (*node.args, *(-1, True)[len(node.args) - 2 :])
     x, k, axis, largest = args[:4]
     return _chosen(b, b.value(x), axis % x.meta["val"].dim(), k, bool(largest))
@@ -54,7 +54,7 @@ def _chosen(b: GraphBuilder, x: Value, axis: int, k: int, largest: bool) -> list
 
 
 def _max(b: GraphBuilder, node: fx.Node) -> list[Value]:
-    """Values and indices of the largest, with the dimension or without it."""
+    """Value and index of the largest, with or without the reduced dimension."""
     args: Any = node.args
     x, axis = args[:2]
     found = _chosen(b, b.value(x), axis % x.meta["val"].dim(), 1, True)
@@ -65,7 +65,7 @@ def _max(b: GraphBuilder, node: fx.Node) -> list[Value]:
 
 
 def _check_rows(node: fx.Node) -> int:
-    """The axis of an op that takes `(x, axis, indices)` with indices for all rows of x."""
+    """Axis of an op `(x, axis, indices)`. Raises UnsupportedModelError unless there are indices for all rows of x."""
     args: Any = node.args
     x, axis, indices = args[:3]
     axis %= x.meta["val"].dim()

@@ -1,8 +1,8 @@
 """The blocks of a GGUF file as affine weights of the same codes, where 32 numbers of a row share a scale and a base.
 
-The layouts: https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h. A number is scale * code + bias, as MLX has
-it; types without a base of their own get that of code 0. Scales and biases are what the file says in float32, and
-rounded where a program's dtype is narrower.
+The layouts: https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h. A number is scale * code + bias, as in MLX;
+types without a base of their own get that of code 0. Scales and biases are the file's in float32, rounded if a
+program's dtype is narrower.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ __all__ = ["FLOATS", "GROUP", "affine_blocks", "is_affine"]
 
 GROUP = 32
 FLOATS = (Q.F32, Q.F16, Q.BF16)
-"""The types that are no codes."""
+"""Types of floats, not codes."""
 
 
 def _halves(blocks: torch.Tensor, at: int) -> torch.Tensor:
-    """The half-precision number of each block, `[..., 1]` float32."""
+    """The half-precision number at byte `at` of each block, float32 `[..., 1]`."""
     return blocks[..., at : at + 2].contiguous().view(torch.float16).float()
 
 
 def _nibbles(packed: torch.Tensor, run: int) -> torch.Tensor:
-    """Bytes that hold `run` codes in their low halves and the next `run` in their high ones."""
+    """Unpacks bytes with `run` codes in their low halves and the next `run` in their high ones."""
     runs = packed.unflatten(-1, (-1, run))
     return torch.cat((runs & 15, runs >> 4), -1).flatten(-2)
 
@@ -41,7 +41,7 @@ def _bits(packed: torch.Tensor) -> torch.Tensor:
 
 
 def _fives(packed: torch.Tensor) -> torch.Tensor:
-    """Codes of 5 bits: the highest bits of all come first."""
+    """Unpacks codes of 5 bits, stored as all highest bits first, then the low ones."""
     return _nibbles(packed[..., 4:], 16) | _bits(packed[..., :4]).flatten(-2) << 4
 
 
@@ -94,16 +94,16 @@ _READERS: dict[int, tuple[int, Callable[[torch.Tensor], Grouped]]] = {
     Q.Q4_K: (4, _q4_k),
     Q.Q5_K: (5, _q5_k),
 }
-"""By type: the bits of a code, and what reads blocks `[..., bytes of a block]`."""
+"""Bits of a code and reader of blocks `[..., bytes of a block]`, by type."""
 
 
 def is_affine(blocks: Blocks) -> bool:
-    """Do groups of its codes have a scale and a base each, as MLX takes them?"""
+    """Whether each group of codes has a scale and a base, as in MLX."""
     return blocks.type in _READERS
 
 
 def affine_blocks(blocks: Blocks, shape: Sequence[int], dtype: torch.dtype) -> AffineWeight:
-    """The weight `[*shape, I]` in the codes of its file; scales and biases become `dtype`."""
+    """Converts blocks into the affine weight `[*shape, I]` of the same codes; scales and biases become `dtype`."""
     bits, read = _READERS[blocks.type]
     size = GGML_QUANT_SIZES[Q(blocks.type)][1]
 

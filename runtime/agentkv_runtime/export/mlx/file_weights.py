@@ -1,4 +1,4 @@
-"""What each weight of a GGUF file becomes: its own codes, affine ones of 8 bits, or floats."""
+"""Conversion of a GGUF file's weights for MLX: to affine codes of the same values, to 8 bits, or to floats."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 
 
 def file_weight(weight: torch.Tensor, name: str, recipe: Recipe, dtype: torch.dtype) -> AffineWeight | None:
-    """The affine weight of a layer's `[..., I]` float32; None for one that stays floats.
+    """The affine weight of a layer's float32 weight `[..., I]`; None for one that stays floats.
 
-    The recipe notes the type that it has in the file where no value changed, and else also what it became. Raises
-    QuantizationError for rows that no group divides, and for scales that are not finite in `dtype`.
+    Records in the recipe the weight's type in the file and, if values changed, its new type. Raises QuantizationError
+    for rows that no group divides, and for scales that are not finite in `dtype`.
     """
     made = _affine(weight, name, dtype)
     became = _NAMES[dtype] if made is None else f"affine{made.bits}"

@@ -40,7 +40,7 @@ INT64_MAX = (1 << 63) - 1
 
 
 class Opcode(IntEnum):
-    """What an instruction computes, of which args (then ints; then floats)."""
+    """Operation of an instruction. Comments list its args; ints; floats."""
 
     LINEAR = 1  # x, w [O, I], bias?
     AFFINE_LINEAR = 2  # x, packed, scales, biases, bias?; group, bits
@@ -120,30 +120,30 @@ DTYPES = {
     torch.uint8: 6,
     torch.bool: 7,
 }
-"""The code of each element type."""
+"""Code of each element type."""
 
 
 @dataclass(frozen=True)
 class TensorType:
-    """Element type and sizes, -1 for one that differs from call to call."""
+    """Element type and sizes of a tensor, -1 for a size that depends on the call."""
 
     dtype: torch.dtype
     sizes: tuple[int, ...]
 
     def pack(self) -> bytes:
-        """The type's bytes."""
+        """Packs element type, rank and sizes."""
         return struct.pack(f"<II{len(self.sizes)}q", DTYPES[self.dtype], len(self.sizes), *self.sizes)
 
 
 @dataclass(frozen=True)
 class Constant:
-    """A weight, found under its key among the program's named data."""
+    """A weight: its key in the program's named data, and its type."""
 
     key: str
     type: TensorType
 
     def pack(self) -> bytes:
-        """The constant's bytes."""
+        """Packs key and type."""
         key = self.key.encode()
         return struct.pack("<I", len(key)) + key + self.type.pack()
 
@@ -158,7 +158,7 @@ class Instruction:
     floats: tuple[float, ...] = ()
 
     def pack(self) -> bytes:
-        """The instruction's bytes."""
+        """Packs opcode, args, ints and floats."""
         packed = struct.pack("<I", self.opcode)
         for values, code in ((self.args, "i"), (self.ints, "q"), (self.floats, "d")):
             packed += struct.pack(f"<I{len(values)}{code}", len(values), *values)
@@ -167,7 +167,7 @@ class Instruction:
 
 @dataclass
 class Graph:
-    """What one call of a delegate computes."""
+    """Inputs, constants, instructions and outputs of one call of a delegate."""
 
     inputs: list[TensorType] = field(default_factory=list)
     constants: list[Constant] = field(default_factory=list)
@@ -175,7 +175,7 @@ class Graph:
     outputs: list[tuple[int, TensorType]] = field(default_factory=list)
 
     def pack(self) -> bytes:
-        """The blob, header included."""
+        """Packs the graph with its header."""
         payload = b"".join(
             struct.pack("<I", len(packed)) + b"".join(packed)
             for packed in (

@@ -1,4 +1,4 @@
-"""Layers: products, tables, norms, rotation, attention."""
+"""Lowering of products, tables, norms, rotation and attention."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["LAYERS"]
 
 _ROPE_TABLE = "agentkv.rope_table.default"
 _ATTEND_DEFAULTS = (0, 0, 0.0, None, None, True)
-"""Of update_and_attend: window, chunk, cap, sink_scores, slopes, writes."""
+"""Defaults of update_and_attend: window, chunk, cap, sink_scores, slopes, writes."""
 
 
 def _optional(b: GraphBuilder, args: Sequence[Any], index: int) -> Value | None:
@@ -97,7 +97,7 @@ def _layer_norm(b: GraphBuilder, node: fx.Node) -> Value:
 
 
 def _rope_table(b: GraphBuilder, node: fx.Node) -> None:
-    """Nothing: the ropes that use the table take its arguments."""
+    """Emits nothing, as ropes take the table's arguments instead of the table."""
     del b
     for user in node.users:
         if getattr(user.target, "__name__", "") != "agentkv.rope.default":

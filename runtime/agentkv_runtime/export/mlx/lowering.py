@@ -11,14 +11,14 @@ from agentkv_runtime.export.mlx.partition import WholeProgramPartitioner
 from agentkv_runtime.export.mlx.prepare import prepare
 from agentkv_runtime.export.quantization import Recipe
 from agentkv_runtime.export.target import Lowering, Passes
+from agentkv_runtime.folder.manifest import DType
 from agentkv_runtime.hf.deferred import load_all
-from agentkv_runtime.manifest import DType
 
 __all__ = ["LOWERING"]
 
 
 def _tied_linears(model: Any) -> list[str]:
-    """Linear layers over the embedding's table, which the program has once."""
+    """Names of linear layers over the embedding's table, which the program has once."""
     table = model.get_input_embeddings().weight
     return [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and module.weight is table]
 

@@ -1,4 +1,4 @@
-"""What mixes tokens otherwise than attention."""
+"""Lowering of mixers of tokens other than attention: convolutions, linear attention, scans."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ __all__ = ["MIXERS"]
 def _mixer(
     b: GraphBuilder, node: fx.Node, opcode: Opcode, given: Sequence[Any], optional: Sequence[Any], ints: Sequence[int]
 ) -> Value:
-    """An instruction over what is given, the last of it positions, and what may be None."""
+    """Emits an instruction over the `given` arguments, positions last, and `optional` ones, which may be None.
+
+    Raises UnsupportedModelError for positions that are no input of the program.
+    """
     if not b.is_input(b.value(given[-1])):
         raise refusal(node, "its positions are computed, not given")
     values = [None if arg is None else b.value(arg) for arg in (*given, *optional)]

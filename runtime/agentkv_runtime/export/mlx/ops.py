@@ -41,7 +41,7 @@ HANDLERS: dict[str, Callable[[GraphBuilder, fx.Node], Value | list[Value] | None
     **ELEMENTWISE,
     **SHAPES,
 }
-"""By an op's name in the edge dialect: appends its instructions and returns its results; None for one without any."""
+"""Functions by an op's name in the edge dialect, which append its instructions and return its results, or None."""
 
 
 def name_of(node: fx.Node) -> str:

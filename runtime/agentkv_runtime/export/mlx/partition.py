@@ -25,10 +25,10 @@ _LARGE, _ALIGNMENT = 65536, 64
 
 
 class WholeProgramPartitioner(Partitioner):  # type: ignore[misc]
-    """Gives every node to the delegate, or refuses the program."""
+    """Tags every node for the delegate, or refuses the program."""
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
-        """Tags all nodes alike. Raises UnsupportedModelError naming what MLX does not compute."""
+        """Tags all nodes with one partition. Raises UnsupportedModelError naming an op that MLX lacks."""
         check_ops(exported_program)
         for node in exported_program.graph.nodes:
             if node.op == "call_function":
@@ -42,7 +42,7 @@ class WholeProgramPartitioner(Partitioner):  # type: ignore[misc]
     def ops_to_not_decompose(
         self, ep: ExportedProgram
     ) -> tuple[list[torch._ops.OpOverload], Callable[[fx.Node], bool] | None]:
-        """What MLX computes in one operation."""
+        """Ops that MLX computes in one operation."""
         aten = torch.ops.aten
         return [
             aten.linear.default,

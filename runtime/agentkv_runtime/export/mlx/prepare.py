@@ -13,8 +13,8 @@ from agentkv_runtime.export.experts import own_expert_layers
 from agentkv_runtime.export.mlx.quantize import quantize_affine
 from agentkv_runtime.export.norms import RmsNorm, replace_norms
 from agentkv_runtime.export.quantization import Recipe
+from agentkv_runtime.folder.manifest import DType
 from agentkv_runtime.hf.dtypes import TORCH_DTYPES
-from agentkv_runtime.manifest import DType
 
 __all__ = ["LayerNorm", "prepare"]
 
@@ -40,7 +40,7 @@ def _norms(weight: torch.Tensor, bias: torch.Tensor | None, eps: float, near_att
 
 
 def _cast(model: nn.Module, dtype: torch.dtype) -> None:
-    """All floats but frequencies: in half precision a far position would turn by a wrong angle."""
+    """Casts all floats except frequencies, which in half precision would give wrong angles at far positions."""
     for module in model.modules():
         if type(module).__name__.endswith("RotaryEmbedding"):
             continue

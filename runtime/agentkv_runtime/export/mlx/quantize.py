@@ -1,4 +1,4 @@
-"""Quantises a model's linear layers, those of experts among them, and its token embedding for MLX."""
+"""Quantisation of linear layers, experts and the token embedding for MLX."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BITS = {"affine8": 8, "affine4": 4}
 
 
 class _AffineModule(nn.Module):
-    """Holds a weight as parameters: of tied buffers, an exported program would keep both copies."""
+    """A module with an affine weight as parameters, as an exported program would store tied buffers twice."""
 
     def __init__(self, weight: AffineWeight) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class AffineLinear(_AffineModule):
 
     @property
     def weight(self) -> torch.Tensor:
-        """Nothing of the dtype that the layer takes, for models that ask it."""
+        """An empty tensor of the layer's dtype, for models that read the dtype of a weight."""
         return self.scales[:0]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -96,8 +96,8 @@ def _fewer_bits(weight: torch.Tensor, name: str, recipe: Recipe, dtype: torch.dt
 def quantize_affine(model: Any, recipe: Recipe, dtype: torch.dtype) -> None:
     """Replaces linear layers and the token embedding of a float32 model in place; a tied head shares its bytes.
 
-    Those of a GGUF file that are floats there stay as they are. Scales and biases are `dtype`. Raises QuantizationError
-    naming a layer whose rows do not divide into groups.
+    Layers whose weights are floats in a GGUF file stay unchanged. Scales and biases are `dtype`. Raises
+    QuantizationError naming a layer whose rows do not divide into groups.
     """
     # By the weight itself, which tied layers share.
     quantized: dict[torch.Tensor, AffineWeight | None] = {}

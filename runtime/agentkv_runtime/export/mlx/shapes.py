@@ -1,4 +1,4 @@
-"""Ops that move elements without computing anything."""
+"""Lowering of ops that only move elements."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _transpose(b: GraphBuilder, node: fx.Node) -> Value:
 
 
 def _bound(node: fx.Node, axis: int, bound: Any) -> int:
-    """A slice's bound counted from the front; INT64_MAX for an end beyond all."""
+    """Bound of a slice counted from the front; INT64_MAX for an open end."""
     size = _source_shape(node)[axis]
     if isinstance(bound, fx.Node):
         if str(bound.meta["val"]) == str(size):

@@ -1,4 +1,4 @@
-"""The formats that are known by name: one file per family of models."""
+"""The known formats, one file per family of models."""
 
 from __future__ import annotations
 

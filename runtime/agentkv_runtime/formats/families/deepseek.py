@@ -8,7 +8,7 @@ __all__ = ["DEEPSEEK_V3", "DEEPSEEK_V31"]
 
 
 def _token(words: str) -> str:
-    """DeepSeek's control tokens have a wide bar and a low block for a space."""
+    """A control token of these words, with DeepSeek's wide bars and low blocks in place of bars and spaces."""
     return f"<\uff5c{words.replace(' ', chr(0x2581))}\uff5c>"
 
 

@@ -1,4 +1,4 @@
-"""What is said of a family of models that write calls alike."""
+"""Description of a family of models that write calls alike."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["AT_END", "FUNCTION", "THINK", "Family"]
 
 THINK = ("<think>", "</think>")
 FUNCTION = {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}
-"""The transform of a call whose name its opening marker tells."""
+"""Transform of a call whose opening marker has the name."""
 
 _HEADER = "<|im_start|>assistant\n"
 _ENDS = (
@@ -24,7 +24,7 @@ _ENDS = (
     *("</s>", "<eos>", "<end_of_turn>", "<turn|>", "<\uff5cend\u2581of\u2581sentence\uff5c>"),
 )
 AT_END = "|".join([*map(re.escape, _ENDS), r"\Z"])
-"""A pattern of what ends a message, or the end of the text."""
+"""Pattern of the markers that end a message, or of the end of the text."""
 
 
 @dataclass(frozen=True)
@@ -33,18 +33,18 @@ class Family:
 
     name: str
     calls: Mapping[str, Any] | None = None
-    """The field of a response template that reads calls."""
+    """Field of the response template that reads calls; None without calls."""
     spelling: Spelling = field(default_factory=NoCalls)
-    """How they are written."""
+    """Spelling of calls."""
     thinking: tuple[str, str] | None = THINK
-    """What is around the reasoning, in models that reason."""
+    """Opening and closing marker of the reasoning, for models that reason."""
     ends: tuple[str, ...] = ()
-    """What may stand after the calls, beside the tokens that end a message."""
+    """Texts that may follow the calls, beside the tokens that end a message."""
     more: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Other fields, or the same ones read otherwise."""
+    """Further fields of the response template, or replacements of its usual ones."""
 
     def check(self) -> None:
-        """Raises FormatError for markers that are none."""
+        """Raises FormatError for invalid markers of the reasoning."""
         if self.thinking and not all(self.thinking):
             raise FormatError(
                 f"thinking of the format {self.name!r} is {self.thinking!r}; give what opens the reasoning and what "
@@ -59,19 +59,19 @@ class Family:
         thinks: bool = True,
         headers: Sequence[str] = (),
     ) -> Format:
-        """The format for a model.
+        """The format of one model of the family.
 
         Args:
             tokens: ids of the tokenizer's added tokens.
-            ends: what the tokens spell that end a generation.
-            thinks: does the model reason?
-            headers: what the chat template may write before a reply.
+            ends: texts of the tokens that end a generation.
+            thinks: whether the model reasons.
+            headers: texts that the chat template may write before a reply.
         """
         template = load_template(self.template(thinks=thinks, headers=headers))
         return Format(self.name, template, self.spelling, self.thinking if thinks else None, tokens, ends)
 
     def template(self, *, thinks: bool = True, headers: Sequence[str] = ()) -> dict[str, Any]:
-        """The response template that reads it."""
+        """The response template that reads messages of the family."""
         fields: dict[str, Any] = {}
         if self.thinking and thinks:
             opened, closed = self.thinking

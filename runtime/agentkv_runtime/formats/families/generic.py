@@ -1,4 +1,4 @@
-"""The format of models that were trained on none: a list of calls as JSON in a code block, which all have seen."""
+"""The format of models that were trained on none: a list of calls as JSON in a code block."""
 
 from agentkv_runtime.formats.families.family import Family
 from agentkv_runtime.formats.fenced import FENCED

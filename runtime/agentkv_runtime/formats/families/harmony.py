@@ -21,7 +21,7 @@ _TYPE = r"(?:\s*(?:<\|constrain\|>)?\w+)?\s*<\|message\|>"
 
 
 class _Channels(Spelling):
-    """One call, at the end of the messages."""
+    """Spelling of Harmony: one call, after the other messages."""
 
     several = False
 

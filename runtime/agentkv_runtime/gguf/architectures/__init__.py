@@ -1,26 +1,26 @@
-"""The architectures of GGUF files, each tried against transformers; one is a row of the tables here."""
+"""The architectures of GGUF files, each compared with transformers in tests; each is a row of a table."""
 
 from __future__ import annotations
 
 from agentkv_runtime.errors import GGUFError, UnsupportedModelError
+from agentkv_runtime.folder.printable import printable
 from agentkv_runtime.gguf.architectures.architecture import Description
 from agentkv_runtime.gguf.architectures.dense import DENSE
 from agentkv_runtime.gguf.architectures.mixtures import MIXTURES
 from agentkv_runtime.gguf.architectures.older import OLDER
 from agentkv_runtime.gguf.file import GGUFFile
 from agentkv_runtime.gguf.keys import Keys
-from agentkv_runtime.printable import printable
 
 __all__ = ["ARCHITECTURES", "Description", "describe"]
 
 ARCHITECTURES = {**DENSE, **OLDER, **MIXTURES}
-"""By llama.cpp's names."""
+"""Architectures by llama.cpp's names."""
 
 
 def describe(file: GGUFFile) -> Description:
-    """The model in a file, as transformers would have it. No weight is read.
+    """Describes a file's model as a transformers model, without reading weights.
 
-    Raises UnsupportedModelError for what is not known, GGUFError for a file that contradicts itself.
+    Raises UnsupportedModelError for unknown architectures, keys or tensors, GGUFError for an inconsistent file.
     """
     keys = Keys(file)
     if not isinstance(keys.architecture, str):

@@ -1,4 +1,4 @@
-"""One architecture: what a file of it says, as the config and the parameters of a model of transformers."""
+"""An architecture: how config and parameters of a transformers model follow from a file's keys and tensors."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Config = dict[str, Any]
 
 @dataclass(frozen=True)
 class Description:
-    """A model as transformers would have it."""
+    """Config and parameters of a model under transformers' names."""
 
     config: Config
-    """What its config.json says, as far as the file tells."""
+    """Settings of config.json, as far as the file determines them."""
     parameters: Mapping[str, Parameter]
 
     def weights(self) -> Weights:
-        """Its parameters, read from the mapped file."""
+        """The parameters, read from the mapped file when asked for."""
         return Weights(self.parameters)
 
 
@@ -40,26 +40,29 @@ def _no_more(_keys: Keys, _sizes: Sizes) -> dict[str, Parameter]:
 
 @dataclass(frozen=True)
 class Architecture:
-    """What tells an architecture from others."""
+    """The properties in which architectures differ."""
 
     model_type: str
-    """Transformers' name."""
+    """Name in transformers."""
     layout: Layout
     settings: Callable[[Keys, Sizes], Config] = _nothing
-    """What its config has beside the common ones, or instead of them."""
+    """Settings of the config that add to the common ones or replace them."""
     norm: str | None = "rms_norm_eps"
-    """What its config calls the small number of its norms; None where it does not name it."""
+    """Key of the norms' epsilon in the config; None if the config has none."""
     partial: bool = False
-    """May a part of each head be turned?"""
+    """Whether a file may rotate only a part of each head."""
     rotary: bool = True
-    """Are positions turned at all?"""
+    """Whether the architecture has rotary positions."""
     without: tuple[str, ...] = ()
-    """Common settings that its config cannot have."""
+    """Common settings that the config cannot have."""
     more: Callable[[Keys, Sizes], Mapping[str, Parameter]] = _no_more
-    """Parameters that are no tensors of the file one by one."""
+    """Parameters that do not each come from one tensor of the file."""
 
     def describe(self, keys: Keys) -> Description:
-        """Raises GGUFError for keys and tensors that are wrong, UnsupportedModelError for what is not known."""
+        """Reads all keys and places all tensors.
+
+        Raises GGUFError for wrong keys or tensors, UnsupportedModelError for unknown ones.
+        """
         sizes = _sizes(keys)
         config = self._config(keys, sizes)
         keys.check_all_read()
@@ -100,7 +103,7 @@ _EPSILONS = {True: "attention.layer_norm_rms_epsilon", False: "attention.layer_n
 
 
 def _sizes(keys: Keys) -> Sizes:
-    """Raises GGUFError for numbers that nothing could be made of."""
+    """Reads the sizes of a model. Raises GGUFError for sizes that fit no model."""
     hidden, heads, layers = (keys.whole(key) for key in ("embedding_length", "attention.head_count", "block_count"))
     kv_heads = keys.whole("attention.head_count_kv", heads)
     head_dim = keys.whole("attention.key_length", hidden // max(heads, 1))

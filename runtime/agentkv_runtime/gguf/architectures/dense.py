@@ -1,4 +1,4 @@
-"""Architectures of one feed-forward network in each layer: Llama's kin."""
+"""Architectures with one feed-forward network per layer: Llama and similar."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ QWEN2_ATTENTION: Names = {
 
 
 def attention_bias(keys: Keys, _: Sizes) -> Config:
-    """Whether queries, keys, values and what becomes of them have biases."""
+    """The setting `attention_bias`: whether the projections of attention have biases."""
     return {"attention_bias": biases(keys, "attn_q", "attn_k", "attn_v", "attn_output")}
 
 
@@ -57,7 +57,7 @@ def _ungated_biases(keys: Keys, sizes: Sizes) -> Config:
 
 
 def _in_three_dimensions(keys: Keys, _: Sizes) -> Config:
-    """Language models of vision-language ones: for text alone their positions are those of one dimension."""
+    """Marks keys as read. No settings: for text alone, positions of vision-language models have one dimension."""
     for key in ("rope.dimension_sections", "n_deepstack_layers"):
         keys.value(key)
     return {}
@@ -79,7 +79,7 @@ def _of_llama(keys: Keys) -> Architecture:
 
 
 def _ministral_settings(keys: Keys, sizes: Sizes) -> Config:
-    """Queries grow with their position beyond the original context."""
+    """Settings of the scale that grows queries with their position beyond the original context."""
     rules = rope_parameters(keys, sizes.head_dim)
     if rules["rope_type"] != "yarn":
         keys.unsupported("attention.temperature_scale is there without yarn")
@@ -94,7 +94,7 @@ def _of_mistral3(keys: Keys) -> Architecture:
 
 
 def granite_settings(keys: Keys, sizes: Sizes) -> Config:
-    """What Granite multiplies by."""
+    """Granite's four factors: of attention scores, embeddings, residuals and logits."""
     if not keys.flag("rope.scaling.finetuned", True):
         keys.unsupported("positions are not turned (rope.scaling.finetuned is false)")
     return attention_bias(keys, sizes) | {
@@ -110,7 +110,7 @@ def _dense_granite_settings(keys: Keys, sizes: Sizes) -> Config:
 
 
 def _smollm3_settings(keys: Keys, sizes: Sizes) -> Config:
-    """Every fourth layer has no positions."""
+    """Settings by which every fourth layer has no rotary positions."""
     return _biases(keys, sizes) | {
         "no_rope_layers": [int((i + 1) % 4 != 0) for i in range(sizes.layers)],
         "no_rope_layer_interval": 4,
@@ -151,7 +151,7 @@ def _of_olmo2(keys: Keys) -> Architecture:
 
 
 def _exaone4_settings(keys: Keys, sizes: Sizes) -> Config:
-    """Windows are those of the files that list them; the model of 64 layers has them anyway."""
+    """Settings of windows, for files that list them and for the model of 64 layers, which always has them."""
     window = keys.whole("attention.sliding_window", 4096 if sizes.layers == 64 else 0)
     listed = keys.value("attention.sliding_window_pattern") is not None
     if window and sizes.layers != 64 and not listed:
@@ -308,4 +308,4 @@ DENSE: dict[str, Choice] = {
         Architecture("hunyuan_v1_dense", llama({**MAYBE_BIASED_ATTENTION, **_HUNYUAN_NORMS}), attention_bias)
     ),
 }
-"""By llama.cpp's names."""
+"""Architectures by the name that llama.cpp gives them."""

@@ -1,4 +1,4 @@
-"""What families share: names, and what their writers did to tensors."""
+"""Parts that families share: tensor names, and the changes that converters make to tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentkv_runtime.gguf.keys import Keys
 from agentkv_runtime.gguf.weights import Order
 
 Choice = Callable[[Keys], Architecture]
-"""Which architecture a file is of, where its name alone does not say."""
+"""Chooses the architecture of a file whose name alone does not determine it."""
 
 __all__ = [
     "ATTENTION",
@@ -39,7 +39,7 @@ __all__ = [
 
 
 def maybe_biased(*parts: str, order: Callable[[Sizes], Order] | None = None) -> Source:
-    """A weight that has a bias where the file has it."""
+    """A weight with a bias, if the file has one."""
     return Source(parts, bias=None, order=order)
 
 
@@ -49,22 +49,22 @@ def biased(*parts: str) -> Source:
 
 
 def with_maybe_biases(names: Names) -> Names:
-    """Weights that have biases where the file has them."""
+    """Weights with biases, as far as the file has them."""
     return {name: maybe_biased(part) if isinstance(part, str) else part for name, part in names.items()}
 
 
 def with_biases(names: Names) -> Names:
-    """Weights that have biases."""
+    """Weights with biases."""
     return {name: biased(part) if isinstance(part, str) else part for name, part in names.items()}
 
 
 def always(architecture: Architecture) -> Choice:
-    """For names that stand for one architecture."""
+    """The Choice of a name that stands for one architecture."""
     return lambda _keys: architecture
 
 
 def biases(keys: Keys, *names: str) -> bool:
-    """Do these weights have biases? Raises UnsupportedModelError where only some of them do."""
+    """Whether these weights have biases. Raises UnsupportedModelError if only some do."""
     there = [name for name in names if keys.has(f"blk.0.{name}.bias")]
     if there and len(there) < len(names):
         keys.unsupported(f"{there[0]} has a bias and {next(name for name in names if name not in there)} has none")
@@ -72,12 +72,12 @@ def biases(keys: Keys, *names: str) -> bool:
 
 
 def shifted(names: Names, by: float = -1.0) -> Names:
-    """Norms of models that scale by one more than their weights; writers have added it."""
+    """Norms of models that scale by 1 + weight, from whose stored values `by` removes the 1 that converters added."""
     return {name: Source((part,), added=by) if isinstance(part, str) else part for name, part in names.items()}
 
 
 def _halves(heads: Callable[[Sizes], int]) -> Callable[[Sizes], Order]:
-    """Of Llama and its kin: files have the two numbers of a rotation side by side, transformers half a head apart."""
+    """Row order of Llama's queries or keys: files store rotated pairs side by side, transformers half a head apart."""
 
     def order(sizes: Sizes) -> Order:
         rows = np.arange(heads(sizes) * sizes.head_dim).reshape(-1, sizes.head_dim // 2, 2)
@@ -115,12 +115,12 @@ MAYBE_BIASED_GATED = with_maybe_biases(GATED)
 
 
 def llama(attention: Names = PERMUTED_ATTENTION, feed_forward: Names = GATED, norms: Names = NORMS) -> Layout:
-    """Llama's names."""
+    """Llama's layout, with other names for parts of the layer where given."""
     return Layout({**norms, **attention, **feed_forward}, OUTER)
 
 
 def experts_of(place: str = "mlp", router: str = "gate") -> Names:
-    """Experts as transformers stacks them, and what chooses among them."""
+    """Names of the stacked experts and of their router."""
     return {
         f"{place}.{router}": "ffn_gate_inp",
         f"{place}.experts.gate_up_proj": Source(("ffn_gate_exps", "ffn_up_exps"), bare=True),

@@ -1,4 +1,4 @@
-"""Where the parameters of transformers are in a GGUF file: names beside names, and what was done to the tensors."""
+"""Mapping of transformers' parameters to the tensors of a GGUF file: names, and changes to the values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Layout", "Names", "Sizes", "Source", "parameters_of"]
 
 @dataclass(frozen=True)
 class Sizes:
-    """The numbers that shapes are made of."""
+    """Sizes of a model, from which the shapes of its tensors follow."""
 
     layers: int
     hidden: int
@@ -32,53 +32,53 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Source:
-    """Where a layer of transformers has its weight from, and its bias."""
+    """Tensors of the file from which a transformers layer gets its weight and bias."""
 
     parts: tuple[str, ...]
-    """The file's names without their ends, joined by their rows."""
+    """Names in the file without `.weight` or `.bias`; their rows are concatenated."""
     bias: bool | None = False
-    """Is there one? None: where the file has it."""
+    """Whether there is a bias; None: if the file has it."""
     weight: bool | None = True
-    """Likewise."""
+    """Whether there is a weight; None: if the file has it."""
     order: Callable[[Sizes], Order] | None = None
-    """Which row of the file is each one of the parameter's."""
+    """Index in the file of each row of the parameter; None for the same order."""
     added: float = 0.0
     transposed: bool = False
     bare: bool = False
-    """Are parameters called NAME and NAME_bias instead of NAME.weight and NAME.bias?"""
+    """Whether parameters are named NAME and NAME_bias instead of NAME.weight and NAME.bias."""
     shape: Callable[[Sizes], tuple[int, ...]] | None = None
 
     def ends(self) -> Iterator[tuple[str, str, bool | None]]:
-        """What the parameter's name ends with, and the tensor's, and whether there must be one."""
+        """Yields the suffix of the parameter, the suffix of the tensor, and whether it must be there (None: may be)."""
         yield ("" if self.bare else ".weight"), ".weight", self.weight
         yield ("_bias" if self.bare else ".bias"), ".bias", self.bias
 
 
 Names = Mapping[str, str | Source]
-"""Names of transformers without their ends; a bare name of the file stands for a weight as it is."""
+"""Sources by transformers' names without suffix; a plain str names a tensor used as it is."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The names of a family."""
+    """Names of the parameters of a family, and the layout of their tensors."""
 
     layer: Names
-    """Within each layer."""
+    """Names within each layer."""
     outer: Names
-    """Outside of layers."""
+    """Names outside of layers."""
     prefix: str = "model.layers"
-    """Of layers, in transformers."""
+    """Prefix of layers in transformers."""
     up_is_fused: bool = False
-    """Does the tensor ffn_up hold the gate's rows, too?"""
+    """Whether the tensor ffn_up contains the gate's rows, too."""
     head_norms: Literal["shared", "joint", "each"] = "shared"
-    """Have the norms of queries and keys numbers for one head, for all heads in a row, or for each?"""
+    """Shape of the norms of queries and keys: one head for all, all heads in a row, or one row per head."""
 
 
 def parameters_of(file: GGUFFile, layout: Layout, sizes: Sizes, more: Mapping[str, Parameter]) -> dict[str, Parameter]:
-    """All parameters by transformers' names, `more` among them.
+    """All parameters by transformers' names, those of `more` included.
 
-    Raises GGUFError for tensors that are missing or of another shape than the file's keys say, UnsupportedModelError
-    for those that have no place.
+    Raises GGUFError for tensors that are missing or whose shapes contradict the file's keys, UnsupportedModelError for
+    tensors that no parameter uses.
     """
     shapes = _shapes(sizes, layout)
     for tensor in file.tensors.values():
@@ -130,7 +130,7 @@ def _parameter(source: Source, sizes: Sizes, parts: tuple[Tensor, ...], is_bias:
 
 
 def _check_alike(file: GGUFFile, layout: Layout, sizes: Sizes) -> None:
-    """Raises GGUFError where a tensor that may be missing is in some layers and not in others."""
+    """Raises GGUFError if some layers have an optional tensor and others do not."""
     for source in map(_source, layout.layer.values()):
         for _, stored, must in source.ends():
             names = [f"blk.{i}.{part}{stored}" for i in range(sizes.layers) for part in source.parts]
@@ -141,7 +141,7 @@ def _check_alike(file: GGUFFile, layout: Layout, sizes: Sizes) -> None:
 
 
 def _shapes(sizes: Sizes, layout: Layout) -> dict[str, tuple[int, ...]]:
-    """What matrices must be by the file's keys; their biases have all but the last number."""
+    """Shapes of weights by tensor name, as the file's keys imply; a bias lacks the last dimension."""
     hidden, queries, keys = sizes.hidden, sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
     inner, each, shared = sizes.intermediate, sizes.expert_intermediate, sizes.shared_intermediate
     return {

@@ -94,7 +94,7 @@ def _granite_settings(keys: Keys, sizes: Sizes) -> Config:
 
 
 def _by_turns(sizes: Sizes) -> Order:
-    """A row of the gate, then one of the others."""
+    """Row order that alternates between rows of the gate and rows of up."""
     return np.arange(2 * sizes.expert_intermediate).reshape(2, -1).swapaxes(0, 1).reshape(-1)
 
 
@@ -143,4 +143,4 @@ MIXTURES: dict[str, Choice] = {
     ),
     "gpt-oss": always(Architecture("gpt_oss", Layout(_GPT_OSS_LAYER, OUTER), _gpt_oss_settings)),
 }
-"""By llama.cpp's names."""
+"""Architectures by llama.cpp's names."""

@@ -1,4 +1,4 @@
-"""Architectures with the names of those before Llama, or whose norms subtract the mean."""
+"""Architectures with names from before Llama, or whose norms subtract the mean."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _stablelm_settings(keys: Keys, _: Sizes) -> Config:
 
 
 def _stablelm_norms(keys: Keys, sizes: Sizes) -> dict[str, Parameter]:
-    """A norm for each head, which files have as rows of one tensor."""
+    """Parameters of the norm of each head, which files store as rows of one tensor."""
     norms: dict[str, Parameter] = {}
     for name, heads in (("q", sizes.heads), ("k", sizes.kv_heads)):
         for i in range(sizes.layers):
@@ -182,7 +182,7 @@ _GPT2 = Layout(
 
 
 def _by_heads(sizes: Sizes) -> Order:
-    """GPT-NeoX has each head's query, key and value together; files have all queries, then all keys, then values."""
+    """Row order of GPT-NeoX, with each head's query, key and value together; files have queries, then keys, values."""
     rows = np.arange(3 * sizes.heads * sizes.head_dim).reshape(3, sizes.heads, -1)
     return rows.swapaxes(0, 1).reshape(-1)
 
@@ -216,7 +216,7 @@ _GPTNEOX = Layout(
 
 
 def _by_groups(sizes: Sizes) -> Order:
-    """Falcon has each group's queries before its key and value; files have all queries, then all keys, then values."""
+    """Row order of Falcon, with each group's queries, key and value together; files have queries, then keys, values."""
     rows = np.arange((sizes.heads + 2 * sizes.kv_heads) * sizes.head_dim).reshape(-1, sizes.head_dim)
     queries, keys, values = np.split(rows, [sizes.heads, sizes.heads + sizes.kv_heads])
     groups = [each.reshape(sizes.kv_heads, -1) for each in (queries, keys, values)]
@@ -287,4 +287,4 @@ OLDER: dict[str, Choice] = {
     "gptneox": always(Architecture("gpt_neox", _GPTNEOX, _gptneox_settings, norm="layer_norm_eps", partial=True)),
     "falcon": _of_falcon,
 }
-"""By llama.cpp's names."""
+"""Architectures by llama.cpp's names."""

@@ -1,4 +1,4 @@
-"""Which layers attend to a window alone."""
+"""Types of layers, full or sliding attention."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 def layer_types(keys: Keys, layers: int, period: int) -> list[str]:
-    """For each layer its kind: the last of `period` sees all, unless the file has a period or a list of its own."""
+    """Type of each layer: the last of every `period` is full, unless the file has its own period or list."""
     stated = keys.value("attention.sliding_window_pattern", period)
     if isinstance(stated, list):
         windowed = [bool(each) for each in stated]

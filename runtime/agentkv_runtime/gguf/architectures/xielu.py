@@ -1,4 +1,4 @@
-"""The activations of Apertus, which learns them: their numbers are keys of the file."""
+"""The learned activations of Apertus, whose parameters are keys of the file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHAPES: dict[str, tuple[int, ...]] = {"alpha_p": (1,), "alpha_n": (1,), "beta":
 
 
 def activations(keys: Keys, sizes: Sizes) -> dict[str, Parameter]:
-    """Parameters and buffers. Raises GGUFError for keys that are not a number for each layer."""
+    """Parameters and buffers of the activations. Raises GGUFError for keys that are not one number per layer."""
     found: dict[str, Parameter] = {}
     for name, shape in _SHAPES.items():
         stated = keys.file.metadata.get(f"xielu.{name}")

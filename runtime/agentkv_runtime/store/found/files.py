@@ -1,4 +1,4 @@
-"""Looking through folders that anybody may have made."""
+"""Searching folders of other programs for GGUF models."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from agentkv_runtime.errors import StoreError
+from agentkv_runtime.folder.small_files import open_regular
 from agentkv_runtime.gguf.parts import part_paths
-from agentkv_runtime.small_files import open_regular
 from agentkv_runtime.store.found.model import Found, Unusable
 
 __all__ = ["folder_of", "gguf_models", "home_folder", "listed_folder", "measured"]
@@ -18,7 +18,7 @@ _NO_MODEL = ("mmproj", "imatrix")  # beginnings of what lies beside models: proj
 
 
 def home_folder() -> Path | None:
-    """The user's, where there is one."""
+    """The user's home folder; None if it cannot be determined."""
     try:
         return Path.home()
     except RuntimeError:
@@ -26,7 +26,7 @@ def home_folder() -> Path | None:
 
 
 def folder_of(variable: str, *default: str) -> Path | None:
-    """A folder that an environment variable names, or else one below the user's own."""
+    """The folder that an environment variable names, or else `default` below the user's home; None without a home."""
     if chosen := os.environ.get(variable):
         return Path(os.path.expanduser(chosen))
     home = home_folder()
@@ -34,8 +34,10 @@ def folder_of(variable: str, *default: str) -> Path | None:
 
 
 def listed_folder(folder: Path, *, must: bool = True) -> Iterator[Path | Unusable]:
-    """What lies in a folder, in order. One that is missing is empty; `must`: what is none says so, as links in a circle
-    do."""
+    """Yields the entries of a folder, sorted; none for a missing folder.
+
+    A path that cannot be listed yields an Unusable; with `must=False` a file in the folder's place yields nothing.
+    """
     try:
         yield from sorted(folder.iterdir())
     except FileNotFoundError:
@@ -46,7 +48,7 @@ def listed_folder(folder: Path, *, must: bool = True) -> Iterator[Path | Unusabl
 
 
 def gguf_models(files: Iterable[Path], prefix: str = "") -> Iterator[Found | Unusable]:
-    """The models among files of one folder; parts are one. `prefix` comes before their names."""
+    """Yields the models among files of one folder, one for all parts of a model. `prefix` begins their names."""
     named = {path.name: path for path in files if _may_be_model(path.name)}
     for name, path in named.items():
         names = [part.name for part in part_paths(path)]
@@ -60,7 +62,7 @@ def gguf_models(files: Iterable[Path], prefix: str = "") -> Iterator[Found | Unu
 
 
 def measured(name: str, parts: list[Path]) -> Found | Unusable:
-    """A model of GGUF files, whose beginnings are looked at."""
+    """The model of these files with their total size; Unusable if one is unreadable or does not begin as GGUF."""
     size = 0
     for path in parts:
         try:

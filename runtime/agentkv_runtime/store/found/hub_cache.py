@@ -13,7 +13,7 @@ from itertools import groupby
 from pathlib import Path
 
 from agentkv_runtime.errors import StoreError
-from agentkv_runtime.small_files import read_object, read_text
+from agentkv_runtime.folder.small_files import read_object, read_text
 from agentkv_runtime.store.found.files import folder_of, gguf_models, listed_folder
 from agentkv_runtime.store.found.model import Found, Unusable
 from agentkv_runtime.store.hub import Name
@@ -25,13 +25,13 @@ _DEPTHS = ("*.gguf", "*/*.gguf", "*/*/*.gguf")  # no deeper: a link may lead bac
 
 
 class HubCache:
-    """`owner/model/file.gguf`; `owner/model` for a folder of transformers."""
+    """The hub's cache as a ModelStore: `owner/model/file.gguf`, or `owner/model` for a folder of transformers."""
 
     program = "Hugging Face"
     default_tag = ""
 
     def models(self) -> Iterator[Found | Unusable]:
-        """Those of the newest commit of each repository."""
+        """Yields the models in the newest commit of each repository."""
         root = _root()
         for folder in listed_folder(root) if root else ():
             if isinstance(folder, Unusable):
@@ -44,7 +44,7 @@ class HubCache:
 
 
 def cached_file(name: Name) -> Path | None:
-    """The GGUF file of a name, where it was downloaded."""
+    """The GGUF file of a name; None if it was not downloaded."""
     root = _root()
     if root is None or name.file is None:
         return None
@@ -54,7 +54,7 @@ def cached_file(name: Name) -> Path | None:
 
 
 def remove_cached(path: Path) -> None:
-    """Removes a file of a snapshot, and everything of its repository that is the same file. Raises OSError."""
+    """Removes a file of a snapshot, the links to it in other snapshots, and its blob. Raises OSError."""
     blob = Path(os.path.realpath(path))
     repository = next((folder for folder in path.parents if folder.name.startswith(_PREFIX)), None)
     for link in list((repository / "snapshots").rglob(path.name)) if repository else [path]:
@@ -75,7 +75,7 @@ def _root() -> Path | None:
 
 
 def _snapshot(repository: Path, revision: str | None) -> Path | None:
-    """The folder of a revision, of main without one, or else of what came last."""
+    """The folder of a revision; without one that of main, or else of the latest snapshot."""
     snapshots = repository / "snapshots"
     with suppress(StoreError):
         commit = read_text(repository / "refs" / (revision or "main"), StoreError).strip()
@@ -98,7 +98,7 @@ def _models(repo: str, snapshot: Path) -> Iterator[Found | Unusable]:
 
 
 def _speaks(snapshot: Path) -> bool:
-    """Is it a model of language? Others lie in the cache as well."""
+    """Whether a snapshot is a language model; the cache has others as well."""
     try:
         config = read_object(snapshot / "config.json", StoreError)
     except StoreError:

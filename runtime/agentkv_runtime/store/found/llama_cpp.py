@@ -1,4 +1,4 @@
-"""What llama.cpp downloaded into a folder of its own; newer versions keep it in the cache of the hub."""
+"""Models that llama.cpp downloaded into its own folder. Newer versions use the hub's cache instead."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["LlamaCpp"]
 
 
 class LlamaCpp:
-    """`owner_repository_file.gguf`, as it calls them itself."""
+    """llama.cpp's download folder. Models have its own names, `owner_repository_file.gguf`."""
 
     program = "llama.cpp"
     default_tag = ""
 
     def models(self) -> Iterator[Found | Unusable]:
-        """One for each GGUF file, parts being one."""
+        """Yields one model per GGUF file, or per set of parts."""
         folder = _folder()
         paths = list(listed_folder(folder)) if folder else []
         yield from (path for path in paths if isinstance(path, Unusable))

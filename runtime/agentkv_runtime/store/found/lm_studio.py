@@ -15,13 +15,13 @@ _LEVELS = 2  # of folders above a file: no link leads further down
 
 
 class LMStudio:
-    """`publisher/repository/file.gguf`."""
+    """LM Studio's folder. Models are named `publisher/repository/file.gguf`."""
 
     program = "LM Studio"
     default_tag = ""
 
     def models(self) -> Iterator[Found | Unusable]:
-        """One for each GGUF file, parts being one."""
+        """Yields one model per GGUF file, or per set of parts."""
         home = home_folder()
         if home is not None:
             for folder in _FOLDERS:

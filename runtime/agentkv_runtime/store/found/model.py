@@ -1,4 +1,4 @@
-"""What a store of another program holds, as far as models are concerned."""
+"""Models in the stores of other programs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["Found", "ModelStore", "Unusable"]
 
 @dataclass(frozen=True)
 class Found:
-    """A model.
+    """A model in a store.
 
     Attributes:
-        name: within its store.
-        path: of its file, of the first of its parts, or of its folder.
-        size: bytes of all of it.
+        name: name within the store.
+        path: its file, the first of its parts, or its folder.
+        size: bytes of all its files.
     """
 
     name: str
@@ -27,11 +27,11 @@ class Found:
 
 @dataclass(frozen=True)
 class Unusable:
-    """Something that should be a model, or hold some, and cannot be used.
+    """A file or folder that should be or contain a model, and cannot be used.
 
     Attributes:
-        name: within its store, or a path.
-        why: one line.
+        name: name within the store, or a path.
+        why: the reason in one line.
     """
 
     name: str
@@ -39,12 +39,12 @@ class Unusable:
 
 
 class ModelStore(Protocol):
-    """Where another program keeps its models. Nothing in it is changed."""
+    """The models of another program, read-only."""
 
     program: str
-    """Whose it is, as people call it."""
+    """Name of the program, for people."""
     default_tag: str
-    """What may be left out at the end of a name."""
+    """Tag that may be left out at the end of a name."""
 
     def models(self) -> Iterator[Found | Unusable]:
-        """All that are there, in order; nothing for a store that is not. Raises nothing."""
+        """Yields all models in order; none for a store that does not exist. Raises nothing."""

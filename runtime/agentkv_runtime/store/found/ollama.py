@@ -1,4 +1,4 @@
-"""Ollama's models: a manifest for each name, and the files under their digests.
+"""Ollama's models: a manifest per name, and files named by digest.
 
 manifests/<registry>/<namespace>/<model>/<tag>   JSON: layers, of which one is the model
 blobs/sha256-<digest>                            what a layer is
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from agentkv_runtime.errors import StoreError
-from agentkv_runtime.small_files import read_object
+from agentkv_runtime.folder.small_files import read_object
 from agentkv_runtime.store.found.files import folder_of, listed_folder, measured
 from agentkv_runtime.store.found.model import Found, Unusable
 
@@ -27,13 +27,13 @@ _LEVELS = 4  # of folders above a manifest: no link leads further down
 
 
 class Ollama:
-    """`qwen3:0.6b`, `someone/model:tag`, `hf.co/owner/repo:tag`."""
+    """Ollama's store. Models are named `qwen3:0.6b`, `someone/model:tag`, or `hf.co/owner/repo:tag`."""
 
     program = "Ollama"
     default_tag = ":latest"
 
     def models(self) -> Iterator[Found | Unusable]:
-        """One for each manifest."""
+        """Yields one model per manifest."""
         roots = [folder_of("OLLAMA_MODELS", ".ollama", "models")]
         if not os.environ.get("OLLAMA_MODELS"):
             roots.append(_SERVICE)

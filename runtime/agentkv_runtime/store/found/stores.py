@@ -1,4 +1,4 @@
-"""The stores of other programs, by what comes before a model's name: `ollama:qwen3:0.6b`."""
+"""The stores of other programs, by the prefix of a model's name, as in `ollama:qwen3:0.6b`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from agentkv_runtime.errors import StoreError
-from agentkv_runtime.printable import printable
+from agentkv_runtime.folder.printable import printable
 from agentkv_runtime.store.found.hub_cache import HubCache
 from agentkv_runtime.store.found.llama_cpp import LlamaCpp
 from agentkv_runtime.store.found.lm_studio import LMStudio
@@ -24,13 +24,13 @@ STORES: dict[str, ModelStore] = {
 
 
 def is_stored(name: str) -> bool:
-    """Whether a name says in which program's store it is."""
+    """Whether a name has the prefix of another program's store."""
     prefix, colon, _ = name.partition(":")
     return bool(colon) and prefix in STORES
 
 
 def find_stored(name: str) -> Path:
-    """The file of such a name. Raises StoreError for one that is not there, or cannot be used."""
+    """The file of a name with such a prefix. Raises StoreError for a model that is missing or unusable."""
     prefix, _, wanted = name.partition(":")
     store = STORES[prefix]
     others = []

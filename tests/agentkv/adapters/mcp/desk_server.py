@@ -57,9 +57,10 @@ async def hang() -> str:
 
 
 @server.tool()
-def freeze() -> str:
-    """Answers nothing any more."""
-    time.sleep(1000)
+async def freeze() -> str:
+    """Answers nothing any more; leaves a file first."""
+    Path(os.environ["DESK_MARKER"]).with_suffix(".frozen").write_text("")
+    time.sleep(1000)  # noqa: ASYNC251 - that is how it hangs
     return ""
 
 

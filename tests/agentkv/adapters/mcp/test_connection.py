@@ -154,13 +154,22 @@ async def test_calls_have_a_time(tmp_path: Path) -> None:
         assert run.output == "Too slow."
 
 
-async def test_a_server_that_hangs_is_begun_anew() -> None:
-    async with connect(DESK, timeout=5) as desk:
-        freeze = replace(await tool(desk, "freeze"), timeout=1)
+async def test_a_server_that_hangs_is_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is sure to answer nothing more, so it is waited for as briefly as can be, and for others long."""
+    marker, hanging = tmp_path / "marker", set[object]()
+    timeout = property(lambda desk: 0.01 if desk._session in hanging else 60, lambda desk, seconds: None)
+    monkeypatch.setattr(Connection, "_timeout", timeout, raising=False)
+    async with connect(DESK, env={"DESK_MARKER": str(marker)}) as desk:
         for _ in range(2):
-            with anyio.move_on_after(1):
-                await freeze()
+            freeze = await tool(desk, "freeze")
+            async with anyio.create_task_group() as group:
+                group.start_soon(freeze)
+                await until(marker.with_suffix(".frozen"))
+                group.cancel_scope.cancel()
+            marker.with_suffix(".frozen").unlink()
+            hanging.add(desk._session)
             assert await (await tool(desk, "weather"))(city="Tolvik") == TWO_RESULTS[0]
+            assert desk._session not in hanging
 
 
 async def test_what_does_not_come_up_says_so() -> None:

@@ -24,9 +24,9 @@ __all__ = [
 
 SCHEMA_VERSION = 1
 SHAPES_VERSION = 2
-"""Of programs whose layers differ in shape, or keep something else than keys and values of one width."""
+"""Version of programs whose layers differ in shape, or cache something else than keys and values of one width."""
 STATES_VERSION = 3
-"""Of programs with layers of linear attention or convolutions."""
+"""Version of programs with layers that carry states (linear attention, scans) or convolve."""
 MAX_HEAD_DIM = 2048
 _PREFIX = "kv_cache."
 _COUNTS = ("n_layers", "n_kv_heads", "head_dim")
@@ -35,40 +35,40 @@ _CODE_BITS = {"int8": 8, "int4": 4}
 
 
 class Kept(IntEnum):
-    """What a layer keeps of a token."""
+    """Kind of data that a layer caches per token."""
 
     KEYS_AND_VALUES = 0
     LATENT = 1
-    """Values are the first `v_dim` numbers of keys and kept with them, as in latent attention (DeepSeek-V2, 2024)."""
+    """Keys alone, whose first `v_dim` numbers are the values, as in latent attention (DeepSeek-V2, 2024)."""
     LINEAR = 2
-    """Keys and values of linear attention, for a block of 64 tokens or two, and at its end a state
-    `[n_kv_heads v_heads, k_dim, v_dim]`; all in float32."""
+    """Keys and values of linear attention for the last one or two blocks of 64 tokens, and a state
+    `[n_kv_heads * v_heads, k_dim, v_dim]` at the end of each block; all float32."""
     INPUTS = 3
-    """What a convolution has as its input, as keys alone, in float32 and for few tokens."""
+    """Inputs of a convolution for its last few tokens, as keys alone, float32."""
     GATED_LINEAR = 4
-    """As LINEAR, but each number of a key fades by itself."""
+    """As LINEAR, with a decay for each number of a key."""
     SCAN = 5
-    """What a selective scan of `v_dim` channels adds to its states `[k_dim, v_dim]`; as LINEAR."""
+    """Terms that a selective scan of `v_dim` channels adds to its state `[k_dim, v_dim]`; otherwise as LINEAR."""
 
     @property
     def has_states(self) -> bool:
-        """Does such a layer carry a state from token to token?"""
+        """Whether such a layer carries a state from token to token."""
         return self in (Kept.LINEAR, Kept.GATED_LINEAR, Kept.SCAN)
 
 
 class LayerShape(NamedTuple):
-    """What one layer keeps of a token."""
+    """Shape and kind of one layer's cache entry per token."""
 
     n_kv_heads: int
     k_dim: int
     v_dim: int
     kept: Kept = Kept.KEYS_AND_VALUES
     v_heads: int = 1
-    """Heads of values for each of keys, in linear attention."""
+    """Heads of values per head of keys, in linear attention."""
 
     @property
     def state_bytes(self) -> int:
-        """Of a state, where there are some."""
+        """Bytes of one state; 0 for layers without states."""
         return 4 * self.n_kv_heads * self.v_heads * self.k_dim * self.v_dim if self.kept.has_states else 0
 
 
@@ -85,20 +85,19 @@ def _row_bytes(dim: int, kv_dtype: str, backend: str) -> int:
 
 @dataclass(frozen=True)
 class KvCacheMetadata:
-    """What a cache must know of the model it serves."""
+    """Number, shapes and windows of the layers that a cache serves."""
 
     n_layers: int
     n_kv_heads: int
     head_dim: int
     windows: tuple[int, ...] = ()
-    """How far back each layer looks in positions (its sliding window, or its chunk), 0 for all; empty when all do."""
+    """Window or chunk of each layer in positions, 0 for unbounded; empty when every layer is unbounded."""
     shapes: tuple[LayerShape, ...] = ()
-    """Of each layer; empty where all keep `n_kv_heads` keys and values of `head_dim`."""
+    """Shape of each layer; empty where all cache `n_kv_heads` keys and values of `head_dim`."""
 
     @classmethod
     def of_layers(cls, shapes: Sequence[LayerShape], windows: Sequence[int]) -> KvCacheMetadata:
-        """The metadata of a cache whose layers have these shapes and windows. `n_kv_heads` and `head_dim` are those of
-        the largest layer where they differ."""
+        """Metadata of layers with these shapes and windows; `n_kv_heads` and `head_dim` are the largest layer's."""
         largest = max(shapes, key=lambda shape: shape.n_kv_heads * shape.k_dim)
         like_largest = LayerShape(largest.n_kv_heads, largest.k_dim, largest.k_dim)
         plain = all(shape == like_largest for shape in shapes)
@@ -112,7 +111,7 @@ class KvCacheMetadata:
 
     @property
     def schema_version(self) -> int:
-        """The oldest version of the schema that can say this."""
+        """Oldest schema version that can express this metadata."""
         return _version_of(self.shapes)
 
     def kv_bytes_per_token(self, kv_dtype: str, backend: str = "cpu") -> int:

@@ -1,4 +1,4 @@
-"""The tokens that end a model's turn, beyond those that its files name as such."""
+"""Tokens that end a model's turn, beyond those that its files declare."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from agentkv_runtime.errors import TokenizerError
 
 if TYPE_CHECKING:
-    from agentkv_runtime.tokenizer import Tokenizer
+    from agentkv_runtime.text.tokenizer import Tokenizer
 
 __all__ = ["usual_ends", "written_end"]
 
@@ -33,7 +33,7 @@ _NAMES = (
     "</s>",
 )
 _PARTS_OF_MESSAGES = {"<|end|>": "<|return|>"}
-"""Names that end no turn where the vocabulary has the other token: Harmony's messages have several parts."""
+"""Tokens that end no turn if the vocabulary has the other token: Harmony's messages have several parts."""
 
 
 def usual_ends(added: Mapping[str, int]) -> list[int]:
@@ -42,9 +42,9 @@ def usual_ends(added: Mapping[str, int]) -> list[int]:
 
 
 def written_end(tokenizer: Tokenizer) -> int | None:
-    """The added token that the chat template writes right behind the last message, an assistant's; None if none.
+    """Id of the added token that the chat template writes after an assistant's last message; None without one.
 
-    White space may stand between. A token that also opens the message is none: it begins what comes next.
+    White space may precede it. A token that also opens the message does not count, as it begins the next one.
     """
     messages = [{"role": "user", "content": "."}, {"role": "assistant", "content": _REPLY}]
     try:

@@ -11,15 +11,15 @@ from typing import Any
 import jinja2
 from jinja2 import meta, nodes
 
-from agentkv_runtime.added_tokens import AddedTokens, ControlledText
 from agentkv_runtime.errors import TokenizerError
-from agentkv_runtime.provenance import STAND_INS, Masked, masked_kind
-from agentkv_runtime.sandbox import MOST_CHARACTERS, Sandbox, time_limit
+from agentkv_runtime.text.added_tokens import AddedTokens, ControlledText
+from agentkv_runtime.text.provenance import STAND_INS, Masked, masked_kind
+from agentkv_runtime.text.sandbox import MOST_CHARACTERS, Sandbox, time_limit
 
 __all__ = ["REASONING_NAMES", "ChatTemplate"]
 
 REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
-"""What templates call the reasoning of a message: most families, gpt-oss, others."""
+"""Keys of a message under which templates read its reasoning: most families, gpt-oss, others."""
 
 
 class ChatTemplate:
@@ -39,17 +39,17 @@ class ChatTemplate:
         self._writes_pieces = added.may_begin_at_end_of(self._constants)
 
     def writes(self, text: str) -> bool:
-        """Does it spell `text` in one piece?"""
+        """Whether one of the template's constants contains `text`."""
         return any(text in constant for constant in self._constants)
 
     @cached_property
     def variables(self) -> frozenset[str]:
-        """The names that it looks up and does not define: `messages`, `tools`, and what its makers thought of."""
+        """Names that the template reads and does not define: `messages`, `tools`, and options of its own."""
         return frozenset(meta.find_undeclared_variables(Sandbox().parse(self._source)))
 
     @cached_property
     def reasoning_name(self) -> str | None:
-        """What it calls the reasoning of a message; None where it knows of none."""
+        """Key of a message under which the template reads its reasoning; None if it reads none."""
         looked_up = (name for name in REASONING_NAMES if re.search(rf"[.'\"]{name}\b", self._source))
         return next(looked_up, None)
 
@@ -64,12 +64,12 @@ class ChatTemplate:
     ) -> ControlledText:
         """The conversation as text, with the control tokens that the template wrote.
 
-        Strings of messages, tools and documents are content: what they spell is text, whatever it is. The text is what
-        the template makes of the content as it is, with one exception: where a control token is spelled in it and the
-        template cannot be followed, the template sees another character in its place.
+        Strings of messages, tools and documents are content: a control token that they spell is plain text. The
+        template renders the content unchanged, with one exception: where content spells a control token and the
+        template cannot be followed, it sees another character in the token's place.
 
-        `check` sees the text before it is worked on, and may raise. Most templates want None where there are no tools,
-        some an empty list.
+        `check` gets the rendered text before control tokens are looked for, and may raise. Most templates want None
+        where there are no tools, some an empty list.
 
         Raises TokenizerError with the template's own words when it refuses, TemplateTimeout after `seconds`.
         """
@@ -143,7 +143,7 @@ class ChatTemplate:
 
 
 def _constants(tree: nodes.Template) -> Iterator[str]:
-    """The texts that a template writes or puts together."""
+    """Yields the literal texts and string constants of a template."""
     for written in tree.find_all(nodes.TemplateData):
         yield written.data
     for constant in tree.find_all(nodes.Const):
@@ -152,7 +152,7 @@ def _constants(tree: nodes.Template) -> Iterator[str]:
 
 
 def _is_role(key: object, value: object) -> bool:
-    """Is it a role that a template may know? Some spell control tokens with it, so a message's role is not content."""
+    """Whether this is a role that a template may know. Some spell control tokens with it, so it is not content."""
     return key == "role" and isinstance(value, str) and value.isascii() and re.fullmatch(r"[\w-]+", value) is not None
 
 
@@ -162,7 +162,7 @@ def _content(given: Mapping[str, Any]) -> list[Any]:
 
 
 def _gather_texts(value: Any, texts: list[str]) -> None:
-    """Adds every str in a value, keys too."""
+    """Appends every str in a value to `texts`, keys of mappings too."""
     if isinstance(value, str):
         texts.append(value)
     elif isinstance(value, (list, tuple)):

@@ -1,6 +1,6 @@
-"""Fingerprints of files that were read before and not touched since, so that opening a model need not read it whole.
+"""Cached fingerprints of files that are unchanged since they were read, so that opening a model need not read it whole.
 
-Kept in the user's cache folder and not beside the file: what comes with a folder proves nothing about it.
+The cache is in the user's cache folder and not beside the file: files that come with a folder prove nothing about it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from agentkv_runtime.store.home import home
 __all__ = ["remember_fingerprint", "remembered_fingerprint"]
 
 _SETTLED_NS = 2_000_000_000
-"""A file that changed within so many nanoseconds may change again without another time stamp, as git has it too."""
+"""Nanoseconds within which a changed file may change again without another time stamp; git assumes the same."""
 
 
 def remembered_fingerprint(path: Path, read: Callable[[Path], str]) -> str:
-    """The fingerprint of the file at `path`: what `read` gave for it before, where nothing touched the file since."""
+    """The fingerprint of the file at `path`: the cached one if the file is unchanged, or else that of `read`."""
     state = _state(path)
     note = _note(path)
     if state is None or note is None:
@@ -38,14 +38,14 @@ def remembered_fingerprint(path: Path, read: Callable[[Path], str]) -> str:
 
 
 def remember_fingerprint(path: Path, fingerprint: str) -> None:
-    """Notes the fingerprint of a file that this process wrote, in a place where nobody else writes."""
+    """Caches the fingerprint of a file that this process wrote where no other process writes."""
     state, note = _state(path), _note(path)
     if state is not None and note is not None:
         _write(note, state, fingerprint)
 
 
 def _state(path: Path) -> list[int] | None:
-    """Which file it is and when anything of it changed last, which nobody but the system can set."""
+    """Identity, size and change times of a file, of which only the system can set the last; None if unreadable."""
     try:
         status = os.stat(path)
     except OSError:
@@ -70,7 +70,7 @@ def _read(note: Path) -> tuple[list[int], str] | None:
 
 
 def _write(note: Path, state: list[int], fingerprint: str) -> None:
-    """Whole or not at all; a folder that cannot be written costs a look at the file next time."""
+    """Writes a cache entry atomically; ignores errors, which only cost another read of the file."""
     made = note.with_name(f"{note.name}.{os.getpid()}.unfinished")
     with contextlib.suppress(OSError):
         note.parent.mkdir(parents=True, exist_ok=True)

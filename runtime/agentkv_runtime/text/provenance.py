@@ -32,7 +32,7 @@ class Masked(str):
 
     @classmethod
     def cover(cls, value: Any) -> Any:
-        """A str, or all of them in mappings, lists and tuples (keys too), with stand-ins for the alphabet."""
+        """A copy of a str, mapping (keys too), list or tuple in which stand-ins replace the alphabet's characters."""
         if isinstance(value, Masked):
             return value
         if isinstance(value, str):
@@ -41,7 +41,7 @@ class Masked(str):
 
     @classmethod
     def bare(cls, value: Any) -> Any:
-        """What a str, or all of them in mappings, lists and tuples, stand for."""
+        """A copy of such a value in which the original characters replace stand-ins; the inverse of `cover`."""
         return value.translate(cls._back) if isinstance(value, str) else _copied(value, cls.bare)
 
     def __str__(self) -> str:
@@ -110,7 +110,7 @@ class Masked(str):
         return self.bare(value) if isinstance(value, str | tuple) else value
 
     def _cut(self, parts: Sequence[str], sep: str | None) -> list[Masked]:
-        """Those parts of this text; `sep` stood between them, or white space where it is None."""
+        """Slices of this text where `parts` are in its bare text, with `sep` (None: white space) between them."""
         bare, found, start = self.bare(self), [], 0
         for part in parts:
             start = bare.index(part, start) if sep is None else start
@@ -148,9 +148,9 @@ for _name in ("upper", "lower", "capitalize", "title", "swapcase", "casefold"):
 
 
 def masked_kind(alphabet: Collection[str], taken: Collection[str]) -> type[Masked]:
-    """Masked text for some characters. `taken`: characters that are no stand-ins, because they occur.
+    """A subclass of Masked with a stand-in for each character of `alphabet`, none of them in `taken`.
 
-    Raises ValueError where too few are left.
+    Raises ValueError where too few characters are left.
     """
     letters = (sign for sign in _LETTERS if chr(sign) not in taken)
     symbols = (sign for sign in chain(*_SYMBOLS) if chr(sign) not in taken)
@@ -164,7 +164,7 @@ def masked_kind(alphabet: Collection[str], taken: Collection[str]) -> type[Maske
 
 
 def joined(parts: Sequence[str]) -> str:
-    """The parts as one text, masked where one of them is."""
+    """The concatenated parts; Masked if one of them is."""
     text = "".join(parts)
     kind = next((type(part) for part in parts if isinstance(part, Masked)), None)
     return text if kind is None else kind(text)

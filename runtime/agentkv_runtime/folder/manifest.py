@@ -1,4 +1,4 @@
-"""`agentkv.json`: what a model folder says about the program it holds."""
+"""`agentkv.json`: the description of the program in a model folder."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from agentkv_runtime.errors import ModelFolderError
-from agentkv_runtime.metadata import LayerShape
-from agentkv_runtime.printable import printable
-from agentkv_runtime.small_files import read_text
+from agentkv_runtime.folder.metadata import LayerShape
+from agentkv_runtime.folder.printable import printable
+from agentkv_runtime.folder.small_files import read_text
 
 __all__ = [
     "FORMAT_VERSION",
@@ -39,7 +39,7 @@ DType = Literal["fp32", "fp16", "bf16"]
 Scales = Literal["search", "largest"]
 WeightRecipe = Literal["fixed", "measured"]
 Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
-"""A count that the native side can hold."""
+"""A count that fits the native side's int32."""
 Bytes = Annotated[int, Field(ge=1, le=2**63 - 1)]
 Window = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Fingerprint = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
@@ -47,18 +47,18 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class FeatureInfo(BaseModel):
-    """What a forward gives out for draft heads besides the logits: residual streams, side by side."""
+    """Residual streams that a forward returns for draft heads beside the logits, concatenated."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     layers: tuple[Positive, ...]
-    """After how many decoder layers each of them is taken."""
+    """Number of decoder layers after which each stream is taken."""
     width: Positive
-    """Floats per row, of all of them together."""
+    """Floats per row, all streams together."""
 
 
 class Manifest(BaseModel):
-    """Facts of an exported program that can be known without loading it."""
+    """Properties of an exported program, readable without loading it."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -66,13 +66,13 @@ class Manifest(BaseModel):
     backend: str = "cpu"
     quantization: Quantization = "none"
     dtype: DType = "fp32"
-    """Of activations, and of weights that are not quantised."""
+    """Dtype of activations, and of weights that are not quantised."""
     source: str
     """Name of the model that was exported; for people."""
     model_type: str = "unknown"
     """The architecture's name in transformers, such as `llama`."""
     fingerprint: Fingerprint
-    """SHA-256 of `model.pte`: what tells a snapshot whether it belongs to this model."""
+    """SHA-256 of `model.pte`, by which a snapshot recognises its model."""
     model_bytes: Bytes
     vocab_size: Positive
     max_tokens: Positive
@@ -80,39 +80,39 @@ class Manifest(BaseModel):
     max_logits: Positive
     """Logits rows that one forward returns at most."""
     max_positions: Positive | None = None
-    """Positions that a history may have, where anything bounds them: up to here the program computes the model."""
+    """Positions that the program can compute; None where nothing bounds them."""
     trained_positions: Positive | None = None
-    """Of these, positions that the model was trained on, where its config tells that they are fewer."""
+    """Positions that the model was trained on, where its config says that they are fewer than `max_positions`."""
     n_layers: Positive
     n_kv_heads: Positive
     head_dim: Positive
     windows: tuple[Window, ...] = ()
-    """How far back each layer looks in positions, 0 for all; empty when all do."""
+    """Window of each layer in positions, 0 for unbounded; empty when every layer is unbounded."""
     shapes: tuple[LayerShape, ...] = ()
-    """What each layer keeps of a token; empty where all keep `n_kv_heads` keys and values of `head_dim`."""
+    """Shape of each layer's cache entry per token; empty where all are `n_kv_heads` keys and values of `head_dim`."""
     features: FeatureInfo | None = None
     call_format: str | None = None
-    """How the model writes calls: the name of a format; None where it was not looked for."""
+    """Name of the format in which the model writes calls; None where the export did not look for one."""
     weight_errors: dict[str, float] = Field(default_factory=dict)
-    """What quantisation lost of each layer's weight: the norm of the difference beside the weight's own."""
+    """Relative quantisation error of each layer's weight: norm of the difference divided by the weight's norm."""
     weight_bits: dict[str, int] = Field(default_factory=dict)
-    """Bits of each layer's weight that is quantised."""
+    """Bits per number of each quantised layer's weight."""
     weight_counts: dict[str, Bytes] = Field(default_factory=dict)
     """Numbers in each layer's weight, quantised or not; empty in older exports."""
     weight_bytes: dict[str, Bytes] = Field(default_factory=dict)
     """Bytes that each layer's weight takes in the program, scales included."""
     weight_types: dict[str, str] = Field(default_factory=dict)
-    """The type that each layer's weight has in a GGUF file that is run in its own blocks, such as `q4_k`; where its
-    values are others in the program, also what it became: `q6_k as affine8`."""
+    """Block type of each layer's weight, such as `q4_k`, for programs that run a GGUF file's own blocks. A weight that
+    was converted names both: `q6_k as affine8`."""
     weight_recipe: WeightRecipe | None = None
-    """How the types of blocks that were made of weights were chosen: by what layers usually need, or by what a text
-    showed that these need; None where no blocks were made, and in older exports."""
+    """How the export chose the block types of weights: `fixed`, from what layers usually need, or `measured` on a text.
+    None where it made no blocks, and in older exports."""
     exported_with: dict[str, str] = Field(default_factory=dict)
     """Versions of the packages that made the program."""
 
     @property
     def feature_dim(self) -> int:
-        """Floats that a forward gives out per row for draft heads; 0 for none."""
+        """Floats per row that a forward returns for draft heads; 0 for none."""
         return self.features.width if self.features else 0
 
     @model_validator(mode="after")
@@ -130,7 +130,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def parse_manifest(path: Path, kind: type[Model], format_version: int) -> Model:
-    """Reads a JSON file of `kind`, whose format version is looked at first. Raises ModelFolderError."""
+    """Reads a JSON file of `kind`, after checking its format version. Raises ModelFolderError."""
     text = read_text(path, ModelFolderError)
     try:
         if _Mark.model_validate_json(text).unfinished:
@@ -149,7 +149,7 @@ def parse_manifest(path: Path, kind: type[Model], format_version: int) -> Model:
 
 
 def first_fault(error: ValidationError) -> str:
-    """The first thing that is wrong, in one line."""
+    """The first error as one line, `field: message`."""
     first = error.errors()[0]
     where = printable(".".join(str(part) for part in first["loc"]))
     return f"{where + ': ' if where else ''}{first['msg']}"
@@ -161,7 +161,7 @@ def write_manifest(manifest: BaseModel, path: Path) -> None:
 
 
 def write_unfinished_mark(path: Path) -> None:
-    """Writes what stands in a manifest's place while the files that it describes are replaced."""
+    """Writes a mark in the manifest's place while an export replaces the files that it describes."""
     path.write_text(_Mark(unfinished=True).model_dump_json() + "\n", encoding="utf-8")
 
 

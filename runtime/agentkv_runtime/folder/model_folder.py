@@ -1,4 +1,4 @@
-"""Model folders: the program, its tokenizer and its manifest, which users pass around as one thing."""
+"""Model folders: a program, its tokenizer and its manifest, which belong together."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentkv_runtime.errors import ModelFolderError, TokenizerError
-from agentkv_runtime.manifest import MANIFEST_NAME, Manifest, read_manifest
-from agentkv_runtime.small_files import open_regular, read_object
-from agentkv_runtime.tokenizer import Tokenizer
-from agentkv_runtime.verified import remembered_fingerprint
+from agentkv_runtime.folder.manifest import MANIFEST_NAME, Manifest, read_manifest
+from agentkv_runtime.folder.small_files import open_regular, read_object
+from agentkv_runtime.folder.verified import remembered_fingerprint
+from agentkv_runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as LibraryTokenizer
@@ -34,27 +34,27 @@ DRAFT_NAME = "draft.pte"
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """An exported model on disk. Nothing is loaded before it is asked for."""
+    """An exported model on disk. Its parts are loaded on first use."""
 
     path: Path
     manifest: Manifest
     manifest_state: tuple[int, ...] = ()
-    """What tells the manifest's file, as it was read, from one that took its place."""
+    """State of the manifest's file when it was read, to recognise a replacement."""
 
     @property
     def model_path(self) -> Path:
-        """The program."""
+        """Path of the program."""
         return self.path / MODEL_NAME
 
     @property
     def draft_path(self) -> Path | None:
-        """The program of a draft head, where the folder has one."""
+        """Path of a draft head's program; None if the folder has none."""
         path = self.path / DRAFT_NAME
         return path if path.is_file() else None
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The folder's tokenizer, read once and tried out. Raises TokenizerError."""
+        """The folder's tokenizer, read and checked once. Raises TokenizerError."""
         return read_tokenizer(self.path)
 
     @cached_property
@@ -63,10 +63,10 @@ class ModelFolder:
         return read_object(self.path / "generation_config.json", ModelFolderError)
 
     def check_current(self) -> None:
-        """Raises ModelFolderError where a model was exported into the folder since its manifest was read.
+        """Raises ModelFolderError if a model was exported into the folder since its manifest was read.
 
-        Whoever has read several of its files asks this last: an export replaces the manifest before anything else, so
-        they belong together where it is the same.
+        Call it after reading several files of the folder: an export replaces the manifest first, so if that is the
+        same, the files belong together.
         """
         if _state(self.path / MANIFEST_NAME) != self.manifest_state:
             raise ModelFolderError(f"{self.path}: a model was exported into it just now. Open it again")
@@ -74,7 +74,7 @@ class ModelFolder:
     def verify(self, *, remembered: bool = False) -> None:
         """Reads the whole program and compares it with the manifest's fingerprint. Raises ModelFolderError.
 
-        With `remembered` a program that was read before, and that nothing touched since, is not read again.
+        With `remembered`, does not read a program again that was verified before and is unchanged since.
         """
         path = self.model_path
         actual = remembered_fingerprint(path, file_fingerprint) if remembered else file_fingerprint(path)
@@ -86,9 +86,9 @@ class ModelFolder:
 
 
 def read_tokenizer(path: Path, library: LibraryTokenizer | None = None) -> Tokenizer:
-    """The tokenizer of a model folder, or of a Hugging Face folder, tried out. Raises TokenizerError.
+    """Reads and checks the tokenizer of a model folder or Hugging Face folder. Raises TokenizerError.
 
-    `library`: what tokenizer.json was written from, where it is at hand: reading that takes half a second.
+    `library` is the object that tokenizer.json was written from, if at hand; it saves half a second of reading.
     """
     try:
         tokenizer = Tokenizer.from_folder(path, library)
@@ -104,7 +104,7 @@ def read_tokenizer(path: Path, library: LibraryTokenizer | None = None) -> Token
 
 
 def is_model_folder(path: str | Path) -> bool:
-    """Whether `path` holds a manifest."""
+    """Whether `path` contains a manifest."""
     return (Path(path) / MANIFEST_NAME).is_file()
 
 

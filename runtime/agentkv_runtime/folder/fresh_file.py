@@ -1,4 +1,4 @@
-"""A file that takes its place when it is whole: what is at the path is the old file or the new one, at every moment."""
+"""Atomic replacement of files: at every moment the path has the complete old file or the complete new one."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _SUFFIX = ".unfinished"
 
 
 class FreshFile:
-    """A file in the making, in the folder that it is for; hidden, and locked for as long as its writer lives.
+    """An unfinished file in its target folder; hidden, and locked for as long as its writer lives.
 
-    A symbolic link is followed: the file that it leads to is replaced. What an earlier writer left behind when it was
-    killed is removed. From any thread. Raises OSError.
+    Replaces the target of a symbolic link. Removes unfinished files of writers that were killed. Methods may be called
+    from any thread and raise OSError.
     """
 
     def __init__(self, path: Path) -> None:
@@ -46,7 +46,7 @@ class FreshFile:
                 at += written
 
     def put_in_place(self) -> None:
-        """Renames it, once its bytes are on the disk; the name is on the disk, too, when this returns."""
+        """Syncs the file, renames it to its target, and syncs the folder."""
         with self._lock:
             if self._fd < 0:
                 raise OSError(None, "the file was given up", str(self._target))
@@ -60,7 +60,7 @@ class FreshFile:
             os.close(folder)
 
     def discard(self) -> None:
-        """Removes it, unless it is in its place already."""
+        """Removes the unfinished file; does nothing after `put_in_place`."""
         with self._lock:
             if self._fd < 0:
                 return
@@ -101,7 +101,7 @@ def _remove_leftovers(target: Path) -> None:
 
 
 def put_in_place(path: Path, data: bytes) -> None:
-    """Writes a whole file, or leaves what was there. Raises OSError."""
+    """Replaces the file at `path` atomically. Raises OSError, leaving the old file."""
     file = FreshFile(path)
     try:
         file.write(0, data)

@@ -1,4 +1,4 @@
-"""`draft.json`: what a model folder says about the draft head it holds."""
+"""`draft.json`: the description of the draft head in a model folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from agentkv_runtime.errors import ModelFolderError
-from agentkv_runtime.manifest import Bytes, Fingerprint, Positive, Quantization, parse_manifest, write_manifest
+from agentkv_runtime.folder.manifest import Bytes, Fingerprint, Positive, Quantization, parse_manifest, write_manifest
 
 __all__ = [
     "DRAFT_FORMAT_VERSION",
@@ -30,7 +30,7 @@ Rate = Annotated[float, Field(ge=0, le=1)]
 
 
 class MeasuredAcceptance(BaseModel):
-    """How often the target accepted what the head proposed, measured with the exported programs.
+    """Rates at which the target accepted the head's proposals, measured with the exported programs.
 
     A Context expects this of the head until it has seen enough drafts of its own.
     """
@@ -38,15 +38,15 @@ class MeasuredAcceptance(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     levels: Annotated[tuple[Rate, ...], Field(max_length=16)] = ()
-    """Of each level of a draft, where the levels above it were accepted; ends where no draft was accepted that far."""
+    """Rate per level of a draft, given that the levels above were accepted; levels without samples are left out."""
     calibration: Annotated[tuple[Rate, ...], Field(max_length=16)] = ()
-    """Of nodes whose parent was accepted, by the probability that the head gave them: bins of a sixteenth each.
+    """Rate of nodes with an accepted parent, in 16 bins of the probability that the head gave them.
 
-    A bin that was never seen has its own centre: the head is taken at its word."""
+    A bin without samples has its own centre, as if the head's probabilities were right."""
 
 
 class DraftManifest(BaseModel):
-    """Facts of an exported draft head that can be known without loading it."""
+    """Properties of an exported draft head, readable without loading it."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -59,17 +59,17 @@ class DraftManifest(BaseModel):
     """SHA-256 of `draft.pte`."""
     model_bytes: Bytes
     hidden_dim: Positive
-    """H: floats per row that the head takes and gives out."""
+    """H: floats per row of the head's input and output."""
     feature_dim: Positive
-    """F: floats per row that the target must give out."""
+    """F: floats per row that the target must return as features."""
     draft_vocab_size: Positive
     target_vocab_size: Positive
     d2t: tuple[int, ...] = ()
     """Draft token i is target token `i + d2t[i]`; empty when the vocabularies are equal."""
     max_tokens: Positive
-    """Rows that one forward takes at most."""
+    """Largest number of rows that one forward takes."""
     max_logits: Positive
-    """Rows that one forward returns at most."""
+    """Largest number of rows that one forward returns."""
     n_kv_heads: Positive
     head_dim: Positive
     tokenizer_fingerprint: Fingerprint
@@ -102,7 +102,7 @@ def read_draft_manifest(path: Path) -> DraftManifest:
 
 
 def record_acceptance(path: Path, acceptance: MeasuredAcceptance) -> None:
-    """Puts a measurement into the `draft.json` at `path`, in one rename.
+    """Writes a measurement into the `draft.json` at `path`, atomically by a rename.
 
     Raises ModelFolderError for a file that is no draft manifest or cannot be replaced.
     """

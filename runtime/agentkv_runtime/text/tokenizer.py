@@ -11,18 +11,18 @@ from typing import Any
 
 from tokenizers import Tokenizer as _Tokenizer
 
-from agentkv_runtime.added_tokens import AddedTokens, ControlledText
-from agentkv_runtime.chat import ChatTemplate
-from agentkv_runtime.chat_templates import DEFAULT, TEMPLATE_FILES, TOOL_USE, read_templates
-from agentkv_runtime.ends_of_turn import written_end
 from agentkv_runtime.errors import TokenizerError
-from agentkv_runtime.small_files import read_bytes, read_object
-from agentkv_runtime.token_bytes import MOST_IDS, TokenBytes, checked_size
+from agentkv_runtime.folder.small_files import read_bytes, read_object
+from agentkv_runtime.text.added_tokens import AddedTokens, ControlledText
+from agentkv_runtime.text.chat import ChatTemplate
+from agentkv_runtime.text.chat_templates import DEFAULT, TEMPLATE_FILES, TOOL_USE, read_templates
+from agentkv_runtime.text.ends_of_turn import written_end
+from agentkv_runtime.text.token_bytes import MOST_IDS, TokenBytes, checked_size
 
 __all__ = ["TOKENIZER_FILES", "Tokenizer"]
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", *TEMPLATE_FILES)
-"""What `Tokenizer.from_folder` reads, relative to the folder; all but the first may be missing."""
+"""Files that `Tokenizer.from_folder` reads, relative to the folder; all but the first may be missing."""
 
 RENDER_SECONDS = 10.0  # that a chat template may run
 _MOST_TOKENIZER_BYTES = 256 << 20  # the largest vocabularies take some 35 MB
@@ -79,8 +79,8 @@ class Tokenizer:
 
     @cached_property
     def eos_ids(self) -> list[int]:
-        """Ids that end a generation: those of generation_config.json, the tokenizer's own end token, and what the chat
-        template writes after an assistant's message."""
+        """Ids that end a generation: those of generation_config.json, the tokenizer's own end token, and the token that
+        the chat template writes after an assistant's message. Raises TokenizerError for an id out of range."""
         declared = self._generation_config.get("eos_token_id")
         ids = declared if isinstance(declared, list) else [declared]
         found = [i for i in ids if isinstance(i, int) and not isinstance(i, bool)]
@@ -92,7 +92,7 @@ class Tokenizer:
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """What the tokens of `eos_ids` spell, of those that the tokenizer has."""
+        """Texts of the tokens in `eos_ids`; ids outside the vocabulary are left out."""
         return tuple(self.decode([i], skip_special=False) for i in self.eos_ids if i < self.vocab_size)
 
     @cached_property
@@ -103,7 +103,7 @@ class Tokenizer:
 
     @cached_property
     def bos_ids(self) -> list[int]:
-        """What the model expects in front of a text, often one id, often nothing."""
+        """Ids that the tokenizer puts in front of a text: often one, often none."""
         bare = self._tokenizer.encode("a", add_special_tokens=False).ids
         framed = self._tokenizer.encode("a", add_special_tokens=True).ids
         for start in range(len(framed) - len(bare) + 1):
@@ -118,7 +118,7 @@ class Tokenizer:
 
     @property
     def response_template(self) -> Mapping[str, Any] | None:
-        """How the folder says that the model's output is read, where it does."""
+        """The response template of tokenizer_config.json: how to read the model's output. None without one."""
         template = self._config.get("response_template")
         return template if isinstance(template, dict) else None
 
@@ -128,17 +128,17 @@ class Tokenizer:
         return self._added.ids
 
     def knows(self, text: str) -> bool:
-        """Is it an added token, or written by the chat template?"""
+        """Whether `text` is an added token or part of a chat template."""
         return text in self.added_ids or any(template.writes(text) for template in self._templates.values())
 
     @property
     def template_variables(self) -> frozenset[str]:
-        """The names that its chat templates look up, such as `enable_thinking`."""
+        """Names that the chat templates read, such as `enable_thinking`."""
         return frozenset().union(*(template.variables for template in self._templates.values()))
 
     @property
     def reasoning_name(self) -> str | None:
-        """What the chat template calls the reasoning of a message; None where it knows of none."""
+        """Key of a message under which the chat template reads its reasoning; None if it reads none."""
         names = (template.reasoning_name for template in self._templates.values())
         return next((name for name in names if name is not None), None)
 
@@ -151,11 +151,11 @@ class Tokenizer:
         return self.after_bos(ids) if bos else ids
 
     def after_bos(self, ids: list[int]) -> list[int]:
-        """Ids with `bos_ids` in front, where they are not there yet."""
+        """Ids with `bos_ids` in front, unless they begin with them."""
         return ids if ids[: len(self.bos_ids)] == self.bos_ids else self.bos_ids + ids
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
-        """Text of ids; bytes that are no UTF-8 become U+FFFD."""
+        """Text of ids; bytes that are no UTF-8 become U+FFFD. Raises TokenizerError for ids out of range."""
         skipped = set(self.special_ids) if skip_special else set()
         ids, size = list(ids), self.vocab_size
         for i in ids:
@@ -171,13 +171,12 @@ class Tokenizer:
         return "".join(texts)
 
     def token_bytes(self, size: int | None = None) -> list[bytes]:
-        """The bytes that each id stands for; joined, they are the text. `size` pads the list with empty entries up to
-        the model's vocabulary."""
+        """Bytes of each id, whose concatenation is the text; `size` pads the list with empty entries to that length."""
         table = self._bytes
         return table + [b""] * ((size or 0) - len(table))
 
     def fewest_tokens(self, text: str) -> int:
-        """So many tokens a text has at least, as far as that can be told without encoding it."""
+        """A lower bound of a text's number of tokens, computed without encoding it; 0 where none is known."""
         if not self._token_bytes.lossless:
             return 0
         # Some control tokens take the white space beside them, and normal forms make one byte of up to four.
@@ -215,9 +214,11 @@ class Tokenizer:
         seconds: float = RENDER_SECONDS,
         check: Callable[[str], None] = lambda _: None,
     ) -> ControlledText:
-        """The text of a conversation, with the control tokens that its template wrote; with tools it is the template
-        for those, where there is one. `check` sees the text before it is worked on, and may raise. Raises
-        TokenizerError, TemplateTimeout after `seconds`."""
+        """The text of a conversation, with the control tokens that its template wrote.
+
+        With tools the template named `tool_use` renders it, if there is one. `check` gets the text before control
+        tokens are looked for, and may raise. Raises TokenizerError, or TemplateTimeout after `seconds`.
+        """
         template = self._templates.get(TOOL_USE if tools and TOOL_USE in self._templates else DEFAULT)
         if template is None:
             raise TokenizerError("the model has no chat template: pass a string that spells the conversation out")
@@ -228,12 +229,12 @@ class Tokenizer:
         return self._added.encode(text)
 
     def encode_next(self, text: ControlledText, *, after_control: bool = False) -> list[int]:
-        """Ids of a part of a rendered text that other text comes before, or a control token."""
+        """Ids of a part of a rendered text that follows other text, or a control token (`after_control`)."""
         return self._added.encode_next(text, after_control=after_control)
 
     @property
     def added(self) -> AddedTokens:
-        """Its added tokens, and where they are in rendered texts."""
+        """The added tokens, which can be found in rendered texts."""
         return self._added
 
     @cached_property
@@ -242,7 +243,7 @@ class Tokenizer:
 
     @cached_property
     def _literal(self) -> dict[int, str]:
-        """Added tokens that the library's decoder does not spell as they are."""
+        """Contents, by id, of added tokens that the library's decoder alters; without those of white space."""
         added = {i: token.content for i, token in self._tokenizer.get_added_tokens_decoder().items()}
         decoded = self._tokenizer.decode_batch([[i] for i in added], skip_special_tokens=False)
         return {
@@ -280,4 +281,4 @@ def _read_library(path: Path) -> _Tokenizer:
     try:
         return _Tokenizer.from_buffer(data)
     except Exception as error:
-        raise TokenizerError(f"{file}: not a tokenizer: {error}") from error
+        raise TokenizerError(f"{file}: not a tokenizer: {error}. Download it again") from error

@@ -22,7 +22,7 @@ from jinja2.sandbox import MAX_RANGE, ImmutableSandboxedEnvironment
 from jinja2.utils import pass_environment
 
 from agentkv_runtime.errors import TemplateTimeout
-from agentkv_runtime.provenance import Masked, joined
+from agentkv_runtime.text.provenance import Masked, joined
 
 __all__ = ["Sandbox", "time_limit"]
 
@@ -53,8 +53,10 @@ class _Deadline:
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Templates that run inside raise TemplateTimeout once this thread's processor has spent so many seconds on them:
-    on a machine that is busy with other things no template is too slow."""
+    """Limits templates rendered inside to `seconds` of this thread's CPU time; beyond, they raise TemplateTimeout.
+
+    CPU time, so that no template is too slow merely because the machine is busy.
+    """
     token = _deadline.set(_Deadline(seconds))
     try:
         yield
@@ -63,7 +65,7 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 class _GenerationBlock(Extension):
-    """`{% generation %}` marks the assistant's part for training; here its body is rendered as it is."""
+    """Renders the body of `{% generation %}`, which marks the assistant's part for training, unchanged."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja2's own declaration is a plain set
 
@@ -73,7 +75,7 @@ class _GenerationBlock(Extension):
 
 
 class _WatchedCode(CodeGenerator):
-    """Looks at the clock wherever a block is entered: each turn of a loop, each call of a macro."""
+    """Generates code that checks the time limit at the start of each block: every turn of a loop, every macro call."""
 
     def blockvisit(self, nodes: Iterable[nodes.Node], frame: Frame) -> None:
         self.writeline("environment.look()")
@@ -88,7 +90,7 @@ class _WatchedCode(CodeGenerator):
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja as chat templates know it, within bounds: what would be too large is refused before it is made."""
+    """Jinja with the settings of chat templates; refuses results that are too large before making them."""
 
     code_generator_class = _WatchedCode
     intercepted_binops = frozenset({"+", "*", "**", "%"})
@@ -105,20 +107,20 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.filters.update(tojson=_to_json, indent=_indent, format=_format, join=_join, replace=_replace)
 
     def look(self) -> None:
-        """Raises TemplateTimeout where the time is over."""
+        """Raises TemplateTimeout once the limit of `time_limit` is used up."""
         deadline = _deadline.get()
         if deadline is not None:
             deadline.look()
 
     @staticmethod
     def concat(parts: Iterable[str]) -> str:
-        """What a macro, a block or `~` joins."""
+        """Joins the output of a macro, of a block or of `~`. Raises TemplateRuntimeError if it is too large."""
         parts = list(parts)
         _check_size(sum(map(len, parts)))
         return joined(parts)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """The four operators that can make much of little."""
+        """Applies `+`, `*`, `**` or `%`. Raises TemplateRuntimeError, before computing it, for a result too large."""
         if operator == "+":
             if type(left) is str and type(right) is str and len(left) + len(right) <= MOST_CHARACTERS:
                 return left + right
@@ -137,7 +139,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def call(__self, __context: Context, __callee: Any, *args: Any, **kwargs: Any) -> Any:
-        """Calls a method or function; those of text and numbers only where the result is of a bounded size."""
+        """Calls a function or method; first checks that a method of a text or number makes a result within bounds."""
         owner = getattr(__callee, "__self__", None)
         if isinstance(owner, str | int | float):
             args = _checked_arguments(owner, __callee.__name__, args, kwargs)

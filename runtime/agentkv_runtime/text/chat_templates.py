@@ -1,4 +1,4 @@
-"""The chat templates of a folder: one for every conversation, and with some models another for those with tools."""
+"""Chat templates of a folder: one for all conversations, and for some models another for those with tools."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from agentkv_runtime.errors import TokenizerError
-from agentkv_runtime.small_files import read_object, read_text
+from agentkv_runtime.folder.small_files import read_object, read_text
 
 __all__ = ["DEFAULT", "TEMPLATE_FILES", "TOOL_USE", "read_templates", "write_templates"]
 
 DEFAULT, TOOL_USE = "default", "tool_use"
-"""The names of the templates that are used. Others, such as `rag`, have a purpose that nobody asks for here."""
+"""Names of the templates that are used; others, such as `rag`, are ignored."""
 
 _FILES = {DEFAULT: "chat_template.jinja", TOOL_USE: f"additional_chat_templates/{TOOL_USE}.jinja"}
 _LEGACY = "chat_template.json"
 
 TEMPLATE_FILES = (*_FILES.values(), _LEGACY)
-"""Where templates lie, relative to the folder, beside `tokenizer_config.json`."""
+"""Files of templates, relative to the folder, beside `tokenizer_config.json`."""
 
 
 def read_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
@@ -37,7 +37,7 @@ def read_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def write_templates(folder: Path, templates: Mapping[str, object]) -> None:
-    """Writes those that are used to the files that `read_templates` reads."""
+    """Writes the templates that are used to the files that `read_templates` reads."""
     for name, template in _by_name(dict(templates)).items():
         (folder / _FILES[name]).parent.mkdir(exist_ok=True)
         (folder / _FILES[name]).write_text(template, encoding="utf-8")
@@ -48,7 +48,7 @@ def _is_there(folder: Path, file: str) -> bool:
 
 
 def _by_name(stated: object) -> dict[str, str]:
-    """Of one template, a list of named ones, or a mapping of names to templates."""
+    """Templates by name, from one template, a list of named ones, or a mapping of names to templates."""
     if isinstance(stated, str):
         stated = {DEFAULT: stated}
     elif isinstance(stated, list):

@@ -1,5 +1,5 @@
-"""An export's files, kept aside until they are whole and then put in place: killed at any moment, it leaves no folder
-that opens as half of one model and half of another."""
+"""Staging of an export's files until they are complete. An export that is killed at any moment leaves no folder that
+mixes two models."""
 
 from __future__ import annotations
 
@@ -8,40 +8,39 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from agentkv_runtime.manifest import write_unfinished_mark
+from agentkv_runtime.folder.manifest import write_unfinished_mark
 
 __all__ = ["PREFIX", "holds_nothing", "install", "staged"]
 
 PREFIX = ".agentkv-export-"
-"""Of what an export, or a removal, has under way; one that is locked by nobody may go."""
+"""Prefix of folders that an export or a removal is using; those that no process has locked may be removed."""
 
 
 def holds_nothing(folder: Path) -> bool:
-    """Whether a folder is empty, but for what an export that was killed has left there."""
+    """Whether a folder is empty, apart from leftovers of killed exports."""
     return all(entry.name.startswith(PREFIX) for entry in folder.iterdir())
 
 
 @contextmanager
 def staged(out: Path) -> Iterator[Path]:
-    """An empty folder on the file system of the folder `out`, which need not exist; gone after the block.
+    """Makes an empty folder on the file system of the folder `out`, which need not exist; removes it after the block.
 
-    What killed exports left there goes as well. When the block fails, so do the parents of `out` that were made for it.
-    Raises OSError where nothing can be written.
+    Also removes leftovers of killed exports there and, if the block fails, the parents of `out` that it made. Raises
+    OSError if nothing can be written.
     """
     beside = out if out.is_dir() else out.parent
     missing = [folder for folder in (beside, *beside.parents) if not folder.exists()]
     try:
         beside.mkdir(parents=True, exist_ok=True)
         _sweep(beside)
-        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=beside))
-        try:
-            with _held(folder):
+        with _fresh(beside) as folder:
+            try:
                 yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
     except BaseException:
         for parent in missing:
             with ExitStack() as quietly:
@@ -51,20 +50,24 @@ def staged(out: Path) -> Iterator[Path]:
 
 
 def install(staging: Path, out: Path, names: Sequence[str], manifest: str) -> None:
-    """Puts what lies in `staging` at `out`: the files `names`, and the `manifest` that describes them.
+    """Moves the files `names`, and the `manifest` that describes them, from `staging` to `out`.
 
-    A new folder appears whole. In one that is there these files are replaced, or removed where `staging` has none, and
+    A new folder appears complete. In an existing one these files are replaced, or removed if `staging` lacks them, and
     all others stay. Files are renamed into place and never written to, so programs that have the old ones open keep
-    them. Meanwhile a mark stands in for the manifest, which nothing opens. An error along the way puts the old files
-    back.
+    them. Meanwhile a mark in the manifest's place keeps the folder from being opened. An error puts the old files
+    back. Concurrent calls run one after another.
     """
     if not out.exists():
         staging.chmod(0o755)
-        staging.rename(out)
-        return
+        try:
+            staging.rename(out)
+            return
+        except OSError:
+            if not (out / manifest).is_file():  # nobody else put a model there meanwhile
+                raise
     before = staging / "before"
     before.mkdir()
-    with ExitStack() as undoing:
+    with _held(out, wait=True), ExitStack() as undoing:
         if os.path.lexists(out / manifest):
             shutil.copyfile(out / manifest, before / manifest)
             undoing.callback(os.replace, before / manifest, out / manifest)
@@ -91,11 +94,27 @@ def _move(source: Path, target: Path) -> None:
 
 
 @contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """Locked in the block, and no longer than this process lives: so that others can tell whether it is in use."""
+def _fresh(beside: Path) -> Iterator[Path]:
+    """Makes an empty folder, locked in the block."""
+    with ExitStack() as held:
+        while True:
+            folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=beside))
+            with suppress(FileNotFoundError, BlockingIOError):  # somebody took it for what a killed export left
+                held.enter_context(_held(folder))
+                if folder.exists():
+                    break
+        yield folder
+
+
+@contextmanager
+def _held(folder: Path, *, wait: bool = False) -> Iterator[None]:
+    """Locks a folder in the block, at most while this process lives, so that others see that it is in use.
+
+    Raises BlockingIOError if another process has locked it, unless `wait`.
+    """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield
     finally:
         os.close(descriptor)

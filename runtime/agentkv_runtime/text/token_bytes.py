@@ -1,4 +1,4 @@
-"""Which bytes a token stands for, read from what its `tokenizer.json` says of decoding."""
+"""Bytes of tokens, derived from the decoder in `tokenizer.json`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SPACE_MARK = "\u2581"  # SentencePiece's visible space
 
 
 def _byte_of_character() -> dict[str, int]:
-    """The table of byte-level BPE: bytes that print stand for themselves, the others for code points from 256 on."""
+    """Byte of each character in byte-level BPE: printable bytes are themselves, others code points from 256 on."""
     printing = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     table = {chr(byte): byte for byte in printing}
     others = [byte for byte in range(256) if byte not in set(printing)]
@@ -38,7 +38,7 @@ MOST_IDS = 1 << 22
 
 
 class TokenBytes:
-    """Knows byte-level BPE, SentencePiece with byte fallback, WordPiece and BPE with end-of-word marks.
+    """Bytes of tokens of byte-level BPE, SentencePiece with byte fallback, WordPiece, and BPE with end-of-word marks.
 
     Raises TokenizerError for another decoder: CTC's joins equal neighbours, so that no token has bytes of its own.
     """
@@ -66,11 +66,11 @@ class TokenBytes:
 
     @property
     def lossless(self) -> bool:
-        """Is every byte of a text kept by its tokens?"""
+        """Whether the tokens of a text keep every byte of it."""
         return self._byte_level or self._byte_fallback
 
     def table(self, vocabulary: Mapping[str, int]) -> list[bytes]:
-        """The bytes of every id from 0 to the highest; ids that no token has are empty. Raises TokenizerError."""
+        """Bytes of every id from 0 to the highest; empty for unused ids. Raises TokenizerError."""
         size = checked_size(vocabulary)
         table = [b""] * size
         for i, spelled in zip(vocabulary.values(), self._of_tokens(list(vocabulary)), strict=True):
@@ -81,7 +81,7 @@ class TokenBytes:
         return table
 
     def _of_tokens(self, tokens: list[str]) -> Iterable[bytes]:
-        """Of all tokens, in one sweep where each of their characters stands for a byte."""
+        """Bytes of all tokens; decodes them at once if each character stands for a byte."""
         text = _BORDER.join(tokens)
         if self._byte_level and self._beside is None and set(text) <= _ONE_SWEEP:
             return [token.encode("latin-1") for token in text.translate(_BYTE_TABLE).split(_BORDER)]
@@ -102,7 +102,7 @@ class TokenBytes:
 
 
 def checked_size(vocabulary: Mapping[str, int]) -> int:
-    """One past the highest id. Raises TokenizerError where ids are too far apart for tables."""
+    """One past the highest id. Raises TokenizerError for ids that are too large for tables."""
     highest = max(vocabulary.values(), default=-1)
     if highest >= MOST_IDS:
         token = next(token for token, i in vocabulary.items() if i == highest)

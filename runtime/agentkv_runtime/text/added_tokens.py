@@ -1,4 +1,4 @@
-"""Added tokens: found where a template wrote them, and never made of what came from content."""
+"""Added tokens: found where a template wrote them, and never made from content that spells them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PREFIXES: dict[str, dict[str, Any]] = {
 
 
 class Control(NamedTuple):
-    """A control token in a text: where it begins and ends (with the white space that belongs to it), and its id."""
+    """A control token in a text: its start, its end (with the white space that belongs to it), and its id."""
 
     start: int
     end: int
@@ -35,13 +35,13 @@ class Control(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ControlledText:
-    """A text and the control tokens in it. `controls` is None where every spelling of one is one."""
+    """A text and the control tokens in it. `controls` of None makes every spelling of one a control token."""
 
     text: str
     controls: Sequence[Control] | None = None
 
     def between(self, start: int, end: int) -> ControlledText:
-        """A part of it. A control token belongs to where it begins."""
+        """The text from `start` to `end`, with the control tokens that begin there."""
         if self.controls is None:
             return ControlledText(self.text[start:end])
         inside = [
@@ -53,9 +53,10 @@ class ControlledText:
 
 
 class AddedTokens:
-    """The added tokens of one tokenizer, special or not. All of them control something, except white space and single
-    characters that are not special: some models write indentation, line breaks and rare letters with them, and they are
-    text wherever they stand.
+    """The added tokens of one tokenizer, special or not.
+
+    All of them are control tokens, except white space and single characters that are not special: some models write
+    indentation, line breaks and rare letters with those, and they are always text.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -77,41 +78,41 @@ class AddedTokens:
 
     @property
     def ids(self) -> dict[str, int]:
-        """Ids of the control tokens, by what they spell."""
+        """Ids of the control tokens, by their text."""
         return {token.content: i for i, token in self._controls.items()}
 
     @cached_property
     def alphabet(self) -> frozenset[str]:
-        """The characters that control tokens are spelled with, in all their forms, without white space."""
+        """Characters of control tokens, in all their forms, without white space."""
         spelled = {character for token in self._controls.values() for character in token.content}
         forms = {form for c in spelled for form in (c, unicodedata.normalize("NFKD", c))}
         cased = {case for form in forms for case in (form, form.upper(), form.lower())}
         return frozenset(c for text in cased for c in text if not c.isspace())
 
     def look_alikes(self, text: str) -> frozenset[str]:
-        """Characters of a text that the tokenizer's normalizer may take for those of the alphabet."""
+        """Characters of a text that the tokenizer's normalizer may turn into characters of the alphabet."""
         normalizer = self._tokenizer.normalizer
         if not self._normalized or normalizer is None:
             return frozenset()
         return frozenset(c for c in set(text) if not c.isspace() and self.alphabet & set(normalizer.normalize_str(c)))
 
     def may_begin_in(self, texts: Iterable[str]) -> bool:
-        """May a control token begin inside one of the texts?"""
+        """Whether a control token may begin inside one of the texts."""
         if self._normalized and self._tokenizer.normalizer is not None:
             return True
         return any(self._first.search(text) for text in texts)
 
     def may_begin_at_end_of(self, texts: Iterable[str]) -> bool:
-        """Does one of the texts end with the beginning of a control token, so that other text may complete it?"""
+        """Whether one of the texts ends with the beginning of a control token, which other text may complete."""
         longest = max(map(len, self._beginnings), default=0)
         return any(text[-n:] in self._beginnings for text in texts for n in range(1, longest + 1))
 
     def spelled_in(self, texts: Iterable[str]) -> bool:
-        """Is a control token spelled out in one of the texts?"""
+        """Whether one of the texts spells a control token."""
         return any(self.find(text) for text in texts)
 
     def find(self, text: str) -> list[Control]:
-        """Every control token in a text, as the tokenizer takes them."""
+        """All control tokens in a text, as the tokenizer finds them."""
         if len(text) <= _SHORT:
             encoding = self._locator.encode(text, add_special_tokens=False)
         else:
@@ -128,11 +129,11 @@ class AddedTokens:
         return frozenset(self._controls)
 
     def controls_in(self, text: ControlledText) -> Sequence[Control]:
-        """The control tokens of a text, looked for where every spelling of one is one."""
+        """The control tokens of a text: `text.controls`, or if that is None all that the text spells."""
         return self.find(text.text) if text.controls is None else text.controls
 
     def same(self, one: ControlledText, other: ControlledText) -> bool:
-        """Do they spell the same, with the same control tokens? The white space that those take does not matter."""
+        """Whether two texts and their control tokens are equal, regardless of the white space that tokens include."""
         if one.text != other.text:
             return False
         if one.controls is None and other.controls is None:
@@ -140,8 +141,10 @@ class AddedTokens:
         return [(c.start, c.id) for c in self.controls_in(one)] == [(c.start, c.id) for c in self.controls_in(other)]
 
     def encode_next(self, text: ControlledText, *, after_control: bool) -> list[int]:
-        """Ids of a text that comes after a control token, or else after other text. Some tokenizers put a space of
-        their own in front of the first text, and some in front of every text behind a control token."""
+        """Ids of a text that follows a control token (`after_control`) or other text.
+
+        Some tokenizers put a space in front of the first text, and some in front of every text after a control token.
+        """
         controls = self.controls_in(text)
         if after_control:
             wall = next(iter(self._controls))
@@ -153,7 +156,7 @@ class AddedTokens:
         return self._encode(whole.between(0, first), begins=False) + self.encode(whole.between(first, end))
 
     def encode(self, text: ControlledText) -> list[int]:
-        """Ids of a text, where only `text.controls` become control tokens."""
+        """Ids of a text. Only `text.controls` become control tokens, or all that the text spells if that is None."""
         return _ids(self._tokenizer, text.text) if text.controls is None else self._encode(text, begins=True)
 
     def _encode(self, text: ControlledText, *, begins: bool) -> list[int]:
@@ -185,7 +188,7 @@ class AddedTokens:
 
     @cached_property
     def _locator(self) -> Tokenizer:
-        """Knows the control tokens and nothing else."""
+        """A tokenizer that knows only the control tokens, to locate them in texts."""
         locator = Tokenizer(models.WordLevel({"\0": 0}, unk_token="\0"))
         if self._tokenizer.normalizer is not None:
             locator.normalizer = self._tokenizer.normalizer
@@ -198,8 +201,11 @@ class AddedTokens:
         return {ids[token.content]: i for i, token in self._controls.items()}
 
     def _plain(self, *, strict: bool, begins: bool) -> _Plain:
-        """Knows control tokens by other names. `strict`: its model cannot make them of their pieces; `begins`: it puts
-        in front of a text what the tokenizer puts there."""
+        """A tokenizer with secret names for control tokens.
+
+        With `strict`, its model cannot build control tokens from pieces; with `begins`, it puts the original prefix in
+        front of a text.
+        """
         key = (strict, begins)
         if key not in self._plains:
             model = self._strict_model if strict else self._tokenizer.model
@@ -221,7 +227,7 @@ class AddedTokens:
 
 
 class _Plain:
-    """A tokenizer that knows control tokens by other names."""
+    """A tokenizer in which control tokens have other names."""
 
     def __init__(
         self,
@@ -247,7 +253,7 @@ class _Plain:
 
 
 def _without_prefix(tokenizer: Tokenizer) -> Tokenizer:
-    """Another one, whose normalizer and pre-tokenizer put nothing in front of a text."""
+    """A tokenizer with the same normalizer and pre-tokenizer, which put nothing in front of a text."""
     other = Tokenizer(models.WordLevel({"\0": 0}, unk_token="\0"))
     description = json.loads(other.to_str())
     for name in ("normalizer", "pre_tokenizer"):
@@ -257,7 +263,7 @@ def _without_prefix(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def _unprefixed(part: dict[str, Any]) -> dict[str, Any]:
-    """A normalizer or pre-tokenizer as tokenizer.json describes it, without what it puts in front of a text."""
+    """A normalizer or pre-tokenizer, as JSON of tokenizer.json, without the prefix that it puts in front of a text."""
     inner = {name: [_unprefixed(each) for each in part[name]] for name in _SEQUENCES if name in part}
     return {**part, **inner, **_PREFIXES.get(part["type"], {})}
 
@@ -286,7 +292,7 @@ def _ids_of(tokenizer: Tokenizer, tokens: Iterable[AddedToken]) -> dict[str, int
 
 
 def _unspell(model: dict[str, Any], names: dict[int, str]) -> None:
-    """Gives tokens of a model, as tokenizer.json describes it, other names, and forgets the merges that make them."""
+    """Renames tokens of a model, as JSON of tokenizer.json, and removes the merges that make them."""
     vocabulary = model["vocab"]
     if isinstance(vocabulary, list):  # Unigram
         for i, name in names.items():

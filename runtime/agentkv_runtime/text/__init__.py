@@ -1,0 +1,1 @@
+"""Tokens and chat templates of a model: text to ids and back."""

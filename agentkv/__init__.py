@@ -24,7 +24,7 @@ def __getattr__(name: str) -> object:
     try:
         return _load(name)
     except OSError:
-        from ._errors import loading
+        from ._types.errors import loading
 
         with loading(f"agentkv.{name}"):
             raise

@@ -1,9 +1,16 @@
 """What `agentkv` offers and where it is; `__init__.py` imports each name when it is first asked for."""
 
 from . import adapters, formats, models, overflow, patterns, spec, testing
-from ._branch import Branch
-from ._context import Context
-from ._errors import (
+from ._aio.tasks import gather
+from ._chat.tokenizer import Tokenizer
+from ._context.branch import Branch
+from ._context.context import Context
+from ._context.extend import Extended
+from ._context.stream import TokenStream
+from ._engine.step_history import StepRecord
+from ._storage.load import Loaded
+from ._storage.save import Saved
+from ._types.errors import (
     AgentKVError,
     BranchBusy,
     BranchClosed,
@@ -31,27 +38,16 @@ from ._errors import (
     TraceError,
     WrongEventLoop,
 )
-from ._extending import Extended
-from ._gather import gather
-from ._generation import Choice, Generation, Token, TopLogprob, Usage
-from ._loading import Loaded
-from ._mark import Mark
-from ._message import Message, ToolCall
-from ._model_info import ModelInfo
-from ._sampling import Sampling
-from ._saving import Saved
-from ._servers import ServerState
-from ._stats import Stats
-from ._stream import TokenStream
-from ._tokenizer import Tokenizer
-from ._trace import StepRecord
+from ._types.info import ModelInfo, ServerState, Stats
+from ._types.mark import Mark
+from ._types.message import Message, ToolCall
+from ._types.results import Choice, Generation, Token, TopLogprob, Usage
+from ._types.run import CallRecord, CallRequest, Run, Step
+from ._types.sampling import Sampling
 from .agents import events
 from .agents.agent import Agent
-from .agents.calls import CallRecord, CallRequest
 from .agents.options import Toolset
-from .agents.run import Run
 from .agents.run_context import RunContext
-from .agents.step import Step
 from .agents.stream import AgentStream
 from .agents.tool import Retry, Tool, tool
 from .output import Constraint, Grammar, JsonSchema, Regex

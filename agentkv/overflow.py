@@ -6,8 +6,8 @@
 A policy is asked before anything fails; where it makes no room, the verb ends as it would without one.
 """
 
-from ._overflow import Overflow, Room
-from ._overflow_policies import DropOldest, Stop
+from ._context.overflow import Overflow, Room
+from ._context.overflow_policies import DropOldest, Stop
 from .agents.summarize import Summarize
 
 __all__ = ["DropOldest", "Overflow", "Room", "Stop", "Summarize"]

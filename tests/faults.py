@@ -9,7 +9,7 @@ import anyio.to_thread
 from agentkv_runtime import _core
 
 import agentkv as kv
-from agentkv._loop_thread import LoopThread
+from agentkv._aio.loop_thread import LoopThread
 
 SERVERS: WeakKeyDictionary[kv.Context, tuple[LoopThread[Any], kv.Context]] = WeakKeyDictionary()
 """Of Contexts over a server of this process: its thread and the Context that it serves."""

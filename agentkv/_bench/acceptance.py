@@ -11,9 +11,9 @@ from typing import Any
 from agentkv_runtime.engine import PolicyOptions
 from agentkv_runtime.folder.draft_manifest import MeasuredAcceptance
 
-from .._context import Context
-from .._errors import ContextFull, PositionsExhausted
-from .._handle import core_of
+from .._context.context import Context
+from .._context.handle import core_of
+from .._types.errors import ContextFull, PositionsExhausted
 from ..spec import Eagle
 from .prompts import BenchPrompt
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from .._errors import InvalidInput, ModelError
+from .._types.errors import InvalidInput, ModelError
 from .results import Result
 
 _INK, _MUTED = "#1f2933", "#9aa5b1"

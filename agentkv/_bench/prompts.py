@@ -10,9 +10,9 @@ from typing import Any
 
 from agentkv_runtime.folder.small_files import read_text
 
-from .._branch import Branch
-from .._context import Context
-from .._errors import InvalidInput
+from .._context.branch import Branch
+from .._context.context import Context
+from .._types.errors import InvalidInput
 
 OWN_NAME = "prompts.jsonl"  # where a model folder has prompts of its own
 GENERIC = Path(__file__).parent / "generic.jsonl"

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
-from .._context import Context
-from .._gather import gather
-from .._generation import Generation
-from .._sampling import Sampling
-from .._speculation import Speculative
+from .._aio.tasks import gather
+from .._context.context import Context
+from .._model.drafters import Speculative
+from .._types.results import Generation
+from .._types.sampling import Sampling
 from .prompts import BenchPrompt
 from .results import PLAIN, Result, Sample
 

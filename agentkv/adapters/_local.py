@@ -12,14 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._context import Context
-from .._errors import InvalidInput, WrongEventLoop
-from .._handle import core_of
-from .._inputs import checked_path
-from .._loop_thread import LoopThread, OnLoop
-from .._tokenizer import Tokenizer
+from .._aio.loop_thread import LoopThread, OnLoop
+from .._chat.tokenizer import Tokenizer
+from .._context.context import Context
+from .._context.handle import core_of
+from .._types.checks import checked_path
+from .._types.errors import InvalidInput, WrongEventLoop
 from ..serve import Settings, application
-from ._exchange import Door
+from ._asgi import Door
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

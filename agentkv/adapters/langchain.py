@@ -17,8 +17,8 @@ from langchain_openai import ChatOpenAI
 from openai import BaseModel
 from pydantic import PrivateAttr
 
-from .._context import Context
-from ._exchange import AsyncTransport, Transport
+from .._context.context import Context
+from ._asgi import AsyncTransport, Transport
 from ._local import Local
 from .openai import OPTIONS
 

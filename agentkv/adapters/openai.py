@@ -12,8 +12,8 @@ from typing import Any
 import httpx2
 from openai import AsyncOpenAI, OpenAI
 
-from .._context import Context
-from ._exchange import AsyncTransport, Transport
+from .._context.context import Context
+from ._asgi import AsyncTransport, Transport
 from ._local import Local
 
 OPTIONS: dict[str, Any] = {"base_url": "http://agentkv.invalid/v1", "api_key": "none", "max_retries": 0}

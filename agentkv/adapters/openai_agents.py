@@ -10,7 +10,7 @@ from typing import Any
 
 from agents import OpenAIResponsesModel
 
-from .._context import Context
+from .._context.context import Context
 from ._local import Local
 from .openai import async_client
 

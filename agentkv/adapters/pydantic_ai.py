@@ -14,7 +14,7 @@ from pydantic_ai.profiles.openai import OpenAIJsonSchemaTransformer, OpenAIModel
 from pydantic_ai.providers import Provider
 from pydantic_ai.settings import ModelSettings
 
-from .._context import Context
+from .._context.context import Context
 from ._local import Local
 from .openai import async_client
 

@@ -10,35 +10,34 @@ from typing import TYPE_CHECKING, Any, Generic, overload
 from agentkv_runtime.formats.spelling import MOST_CALLS
 from typing_extensions import TypeForm, TypeVar, Unpack
 
-from .._branch import Branch
-from .._context import Context
-from .._errors import InvalidInput
-from .._generate_options import Thinking
-from .._handle import core_of, handle_of
-from .._inputs import as_messages, items_of, text_of
-from .._shown import shown
-from .._speculation import INHERIT, Inherit, Speculative
-from .answers import Answers
-from .asking import Approve, asking
-from .calling import Desk, nobody
+from .._aio.threads import ToolThreads
+from .._context.branch import Branch
+from .._context.context import Context
+from .._context.handle import core_of, handle_of
+from .._model.drafters import INHERIT, Inherit, Speculative
+from .._model.generate_options import Thinking
+from .._types.checks import as_messages, items_of, text_of
+from .._types.errors import InvalidInput
+from .._types.show import shown
+from .answer_format import Answers
+from .approval import Approve, asking
 from .options import AfterCall, BeforeRound, How, Options, Style, Toolset, check_hooks, check_limits, checked_tools
 from .run_context import RunContext
 from .steering import MESSAGE_TOKENS, Steer, Steering, ToolChoice
 from .stream import AgentStream
 from .sub_agent import sub_agent
-from .threads import ToolThreads
 from .tool import Tool
+from .tool_runner import Desk, nobody
 from .trunks import Trunks, warn_of_untold
 from .turn import Turn
 
 if TYPE_CHECKING:
-    from .._context import Context
-    from .._inputs import Prompt
-    from .._sampling import Sampling
+    from .._context.context import Context
+    from .._types.checks import Prompt
+    from .._types.run import Run, Step
+    from .._types.sampling import Sampling
     from ..output.grammar import GrammarSource
-    from .calling import Ask, Emit, Unheard
-    from .run import Run
-    from .step import Step
+    from .tool_runner import Ask, Emit, Unheard
 
 Deps = TypeVar("Deps", contravariant=True, default=None)
 Out = TypeVar("Out", covariant=True, default=str)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from .._errors import TooManyBranches
-from .._handle import handle_of
-from .._log import log
-from .._messages import text_of
+from .._chat.messages import text_of
+from .._context.handle import handle_of
+from .._types.errors import TooManyBranches
+from .._types.log import log
 
 if TYPE_CHECKING:
-    from .._branch import Branch
+    from .._context.branch import Branch
 
 QUESTION = "Is one of the functions made for this request? Answer yes or no."
 _YES, _NO = ("Yes", "yes"), ("No", "no")

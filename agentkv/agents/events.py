@@ -8,8 +8,7 @@ from typing import Any, TypeAlias
 import anyio
 from agentkv_runtime.formats.parsed import ReasoningDelta, TextDelta
 
-from .calls import CallRecord, CallRequest
-from .run import Run
+from .._types.run import CallRecord, CallRequest, Run
 
 __all__ = [
     "ApprovalAsked",

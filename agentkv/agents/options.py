@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from typing_extensions import TypedDict
 
-from .._errors import InvalidInput
-from .._generate_options import Thinking, checked_thinking
-from .._inputs import checked_count, checked_sampling, checked_share, checked_word
-from .._messages import checked_template
-from .._shown import shown
-from .._speculation import Inherit, Speculative
-from .asking import Approve
-from .calls import CallRecord
+from .._chat.messages import checked_template
+from .._model.drafters import Inherit, Speculative
+from .._model.generate_options import Thinking, checked_thinking
+from .._types.checks import checked_count, checked_sampling, checked_share, checked_word
+from .._types.errors import InvalidInput
+from .._types.run import CallRecord
+from .._types.show import shown
+from .approval import Approve
 from .run_context import RunContext
 from .steering import Steer, ToolChoice
 from .tool import Tool, check_seconds
 
 if TYPE_CHECKING:
-    from .._sampling import Sampling
+    from .._types.sampling import Sampling
     from .agent import Agent
 
 BeforeRound: TypeAlias = Callable[[RunContext[Any]], Awaitable[None] | None]

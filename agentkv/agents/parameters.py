@@ -16,9 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from pydantic.json_schema import JsonSchemaValue, PydanticJsonSchemaWarning
 from pydantic_core import SchemaError
 
-from .._errors import InvalidInput
-from .._shown import said
-from ..output._held_schema import PlainSchema
+from .._types.errors import InvalidInput
+from .._types.show import said
+from ..output._typed import PlainSchema
 from .run_context import RunContext
 
 _ADVICE = re.compile(r"\. Set `arbitrary| For further information")  # pydantic's

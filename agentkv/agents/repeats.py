@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from agentkv_runtime.formats.parsed import ParsedCall
 
-    from .calling import Call
-    from .calls import CallRequest
+    from .._types.run import CallRequest
+    from .tool_runner import Call
 
 _MADE_BEFORE, _GO_ON = "this call was made before", "go on with that"
 _NOTE_PHRASES = (_MADE_BEFORE, _GO_ON, "do not make it again")

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 from agentkv_runtime.errors import FormatError
 from agentkv_runtime.formats.parsed import CallClosed, Delta, ParsedCall, ParsedMessage, ReasoningDelta, TextDelta
 
-from .._errors import BranchClosed, ContextFull, PositionsExhausted
-from .._generate_options import GenerateOptions
-from .._handle import handle_of
-from .._request import GenerationRequest
-from .._stream import DEFAULT_BUFFER, TokenStream
+from .._context.generate import GenerationRequest
+from .._context.handle import handle_of
+from .._context.stream import DEFAULT_BUFFER, TokenStream
+from .._model.generate_options import GenerateOptions
+from .._types.errors import BranchClosed, ContextFull, PositionsExhausted
 from .repetition import Repetition
 
 if TYPE_CHECKING:
     from agentkv_runtime.formats.parser import MessageParser
 
-    from .._branch import Branch
-    from .._generation import Generation
+    from .._context.branch import Branch
+    from .._types.results import Generation
     from .steering import Held
     from .turn import Turn
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from .._branch import Branch
+    from .._context.branch import Branch
+    from .._types.run import CallRecord, CallRequest
     from .agent import Agent
-    from .calls import CallRecord, CallRequest
     from .events import ApprovalAsked
 
 DepsT_co = TypeVar("DepsT_co", covariant=True)

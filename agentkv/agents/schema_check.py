@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from .._log import log
-from ..output._subschemas import subschemas
-from ..output._well_formed import draft_of, well_formed
+from .._types.log import log
+from ..output._repair import draft_of, well_formed
+from ..output._schema_checks import subschemas
 from .parameters import InvalidArguments
 
 if TYPE_CHECKING:

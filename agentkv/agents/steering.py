@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from typing_extensions import TypedDict
 
-from .._errors import InvalidInput
-from .._inputs import checked_count
-from .._shown import shown
-from .calls import CallRecord, CallRequest
-from .run import MISSING
+from .._types.checks import checked_count
+from .._types.errors import InvalidInput
+from .._types.run import MISSING, CallRecord, CallRequest
+from .._types.show import shown
 from .run_context import RunContext
 
 if TYPE_CHECKING:

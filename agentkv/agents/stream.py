@@ -10,14 +10,14 @@ import anyio
 from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from .._errors import AgentKVError, BranchBusy
-from .asking import Approve, asking
+from .._aio.tasks import Together
+from .._types.errors import AgentKVError, BranchBusy
+from .approval import Approve, asking
 from .events import ApprovalAsked, Event, Finished, ReasoningDelta, TextDelta
-from .together import Together
 
 if TYPE_CHECKING:
-    from .calling import Ask, Emit, Unheard
-    from .run import Run
+    from .._types.run import Run
+    from .tool_runner import Ask, Emit, Unheard
     from .turn import Turn
 
 Out_co = TypeVar("Out_co", covariant=True)

@@ -8,7 +8,7 @@ from .run_context import RunContext
 from .tool import Tool, tool
 
 if TYPE_CHECKING:
-    from .._branch import Branch
+    from .._context.branch import Branch
     from .agent import Agent
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .._errors import ContextFull, InvalidInput, LimitReached, OutputInvalid, PositionsExhausted, TooManyBranches
-from .._handle import handle_of
-from .._inputs import checked_count
-from .._log import log
-from .._overflow_policies import MOST, end_of_message, end_of_messages
-from .._shown import shown
+from .._context.handle import handle_of
+from .._context.overflow_policies import MOST, end_of_message, end_of_messages
+from .._types.checks import checked_count
+from .._types.errors import ContextFull, InvalidInput, LimitReached, OutputInvalid, PositionsExhausted, TooManyBranches
+from .._types.log import log
+from .._types.show import shown
 
 if TYPE_CHECKING:
-    from .._overflow import Room
+    from .._context.overflow import Room
     from .agent import Agent
 
 

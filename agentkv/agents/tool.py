@@ -10,9 +10,9 @@ from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
-from .._errors import AgentKVError, InvalidInput
-from .._inputs import checked_bool, checked_count, text_of
-from .._shown import shown
+from .._types.checks import checked_bool, checked_count, text_of
+from .._types.errors import AgentKVError, InvalidInput
+from .._types.show import shown
 from .parameters import Parameters, described
 from .run_context import RunContext
 from .schema_check import SchemaCheck

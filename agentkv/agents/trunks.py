@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .._aio.lock import Lock
-from .._handle import core_of, handle_of
-from .._log import log
-from .._prefilling import prompted_branch
-from .._thinking import template_switches
+from .._context.handle import core_of, handle_of
+from .._context.prefill import prompted_branch
+from .._context.thinking import template_switches
+from .._types.log import log
 
 if TYPE_CHECKING:
-    from .._branch import Branch
-    from .._context import Context
+    from .._context.branch import Branch
+    from .._context.context import Context
     from .agent import Agent
 
 Definitions = Sequence[Mapping[str, Any]]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from .._errors import AgentKVError, LimitReached
+from .._types.errors import AgentKVError, LimitReached
 from ..agents.agent import Agent
 from ..agents.run_context import RunContext
 from ..agents.tool import Tool
@@ -17,9 +17,9 @@ from .outcome import MAX_ROUNDS, Called, Outcome
 from .worlds import World
 
 if TYPE_CHECKING:
-    from .._branch import Branch
-    from .._context import Context
-    from ..agents.calls import CallRecord
+    from .._context.branch import Branch
+    from .._context.context import Context
+    from .._types.run import CallRecord
 
 
 class AgentRunner:

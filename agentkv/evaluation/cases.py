@@ -9,8 +9,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from .._errors import InvalidInput
-from .._messages import checked_messages, text_of
+from .._chat.messages import checked_messages, text_of
+from .._types.errors import InvalidInput
 from ..agents.tool import Retry
 from .worlds import World, WorldData, tools_of
 

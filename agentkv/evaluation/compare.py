@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
-from .._errors import InvalidInput
+from .._types.errors import InvalidInput
 
 COLUMNS = ("category", "cases", "first", "second", "first alone", "second alone", "by chance")
 

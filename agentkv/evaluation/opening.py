@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from .._call_habits import Rescue
+from .._chat.call_habits import Rescue
 from .cases import Case
 from .outcome import Runner
 from .run import Result, evaluate
@@ -49,8 +49,8 @@ async def _runner(how: How) -> AsyncIterator[Runner]:
         async with _of_server(how, how.server) as runner:
             yield runner
         return
-    from .._context import Context
-    from ..models._called import folder_called
+    from .._context.context import Context
+    from ..models._resolve import folder_called
 
     folder = folder_called(how.model)
     async with Context.open(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from ..agents.together import Together
+from .._aio.tasks import Together
 from .cases import Case
 from .judge import Verdict, judged
 from .outcome import Outcome, Runner

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import openai
 
-from .._errors import InvalidInput, RemoteError
-from ..agents.results import text_of_error, text_of_result
+from .._types.errors import InvalidInput, RemoteError
 from ..agents.tool import Retry
+from ..agents.tool_runner import text_of_error, text_of_result
 from .cases import Case
 from .outcome import MAX_ROUNDS, Called, Outcome
 from .worlds import World

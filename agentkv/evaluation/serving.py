@@ -6,15 +6,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from ..agents.together import Together
+from .._aio.tasks import Together
 from ..serve.app import application
-from ..serve.listener import bound, listener
+from ..serve.http.listener import bound, listener
 from ..serve.settings import Settings
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from .._context import Context
+    from .._context.context import Context
 
 
 @asynccontextmanager

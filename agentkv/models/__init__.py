@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .._errors import ModelError
-from .._inputs import checked_bool
+from .._types.checks import checked_bool
+from .._types.errors import ModelError
 
 __all__ = ["nano"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._errors import loading
+from .._types.errors import loading
 
 
 def llguidance() -> Any:

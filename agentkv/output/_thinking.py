@@ -11,7 +11,7 @@ from agentkv_runtime.formats.thought import Place, Stage
 from agentkv_runtime.text.added_tokens import ControlledText
 from numpy.typing import NDArray
 
-from ._state import Masks, Rule, State
+from ._matcher import Masks, Rule, State
 
 if TYPE_CHECKING:
     from agentkv_runtime.text.tokenizer import Tokenizer

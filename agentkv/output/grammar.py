@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from .._errors import InvalidInput
-from .._shown import shown
+from .._types.errors import InvalidInput
+from .._types.show import shown
 from ._llguidance import llguidance
 
 Out_co = TypeVar("Out_co", covariant=True)

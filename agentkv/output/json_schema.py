@@ -9,10 +9,9 @@ from typing import Any
 
 from agentkv_runtime.formats.json_style import BOUNDED_SPACE, as_meant, json_style, unwritable_text
 
-from .._errors import InvalidInput, OutputIncomplete, OutputInvalid
-from .._shown import said, shown
-from ._endless import endless_reference
-from ._schema_checks import inexact_number, refused_keyword, repeatable_keys
+from .._types.errors import InvalidInput, OutputIncomplete, OutputInvalid
+from .._types.show import said, shown
+from ._schema_checks import endless_reference, inexact_number, refused_keyword, repeatable_keys
 from .grammar import GrammarSource
 
 

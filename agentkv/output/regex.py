@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .._errors import InvalidInput
-from .._inputs import text_of
-from .._shown import shown
+from .._types.checks import text_of
+from .._types.errors import InvalidInput
+from .._types.show import shown
 from ._llguidance import llguidance
-from ._refusal import refusal
+from ._schema_checks import refusal
 from .grammar import GrammarSource
 
 

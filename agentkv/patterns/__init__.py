@@ -8,7 +8,7 @@ close it.
     await trunk.adopt(win.branch)
 """
 
-from ._attempts import Winner
+from ._shared import Winner
 from .beam import beam
 from .best_of import best_of
 from .debate import debate

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from .._branch import Branch
-from .._gather import gather
-from ._attempts import Winner
-from ._checks import check
-from ._grove import Grove
+from .._aio.tasks import gather
+from .._context.branch import Branch
+from ._shared import Grove, Winner, check
 
 Beam = tuple[float, Branch, bool]  # log-probability, branch, has it ended
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from .._branch import Branch
-from ._attempts import Attempt, Score, T, Winner, attempt_each, checked, forks, scored
-from ._checks import check
+from .._context.branch import Branch
+from ._shared import Attempt, Score, T, Winner, attempt_each, check, checked, forks, scored
 
 
 async def best_of(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from .._branch import Branch
-from .._gather import uncancelled
-from ._attempts import Score, T, Winner, attempt_each, checked, close, forks, scored
-from ._checks import check
+from .._aio.tasks import uncancelled
+from .._context.branch import Branch
+from ._shared import Score, T, Winner, attempt_each, check, checked, close, forks, scored
 
 
 async def debate(

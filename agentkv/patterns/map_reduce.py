@@ -8,11 +8,10 @@ from typing import TypeVar
 import anyio
 
 from .._aio.lock import Semaphore
-from .._branch import Branch
-from .._gather import uncancelled
-from .._inputs import items_of
-from ._attempts import T, Winner, checked, forks
-from ._checks import check
+from .._aio.tasks import uncancelled
+from .._context.branch import Branch
+from .._types.checks import items_of
+from ._shared import T, Winner, check, checked, forks
 
 Item = TypeVar("Item")
 Part = TypeVar("Part")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .._branch import Branch
-from .._errors import InvalidInput
-from .._inputs import truth_of
-from ._attempts import Attempt, T, Winner, attempt_each, checked, close, forks
-from ._checks import check
+from .._context.branch import Branch
+from .._types.checks import truth_of
+from .._types.errors import InvalidInput
+from ._shared import Attempt, T, Winner, attempt_each, check, checked, close, forks
 
 
 async def race(

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .._branch import Branch
-from .._inputs import truth_of
-from ._attempts import Attempt, Score, T, Winner, attempt_each, checked, scored
-from ._checks import check
-from ._grove import Grove
+from .._context.branch import Branch
+from .._types.checks import truth_of
+from ._shared import Attempt, Grove, Score, T, Winner, attempt_each, check, checked, scored
 
 
 async def tree_search(

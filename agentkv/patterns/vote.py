@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .._branch import Branch
-from .._errors import LimitReached, OutputIncomplete
-from .._generation import Generation
-from .._log import log
-from ._attempts import Attempt, T, Winner, attempt_each, checked, close, forks, output_of
-from ._checks import check
+from .._context.branch import Branch
+from .._types.errors import LimitReached, OutputIncomplete
+from .._types.log import log
+from .._types.results import Generation
+from ._shared import Attempt, T, Winner, attempt_each, check, checked, close, forks, output_of
 
 _ENDED = ("eos", "stop")
 

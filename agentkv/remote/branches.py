@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import xxhash
 
-from .._errors import (
+from .._types.errors import (
     BranchBusy,
     BranchClosed,
     ContextFull,
@@ -18,9 +18,9 @@ from .._errors import (
     PositionsExhausted,
     TooManyBranches,
 )
-from ._lineage import Lineage
-from ._streams import child_stream
-from .census import Census
+from .lineage import Lineage
+from .rng import child_stream
+from .token_count import Census
 
 if TYPE_CHECKING:
     from .jobs import Job
@@ -30,7 +30,7 @@ ROOT_TOKENS = 1024  # so many at the beginning of a root branch decide which rep
 
 
 class LogChange(NamedTuple):
-    """See `_engine.LogChange`."""
+    """See `_engine.interface.LogChange`."""
 
     branch: int
     kept: int

@@ -13,21 +13,20 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import numpy.typing as npt
 
-from .._errors import InvalidInput
+from .._types.errors import InvalidInput
+from ..output._spec import told_output
 from ..output._thought import Thought
-from ..output._told import told_output
-from .asks import Again, Ask, Fed, Heard
 from .branches import BranchTable, LogChange, RemoteBranch
-from .cells import WithoutCells
-from .generate_job import GenerateJob
-from .jobs import Emitted, ExtendJob, Finished, Job, LogitsJob, SelectJob
+from .jobs import Emitted, ExtendJob, Finished, GenerateJob, Job, LogitsJob, SelectJob
+from .no_cells import WithoutCells
 from .options import RemoteOptions
+from .protocol import Again, Ask, Fed, Heard
 from .publishing import AttachJob, PublishJob, place_of
-from .records import Counters, Report
+from .reports import Counters, Report
 
 if TYPE_CHECKING:
-    from .._saved_conversations import SavedConversations
-    from .exchange import Asked, Exchange
+    from .._documents.conversations import SavedConversations
+    from .network import Asked, Exchange
     from .publishing import NamedAsked
 
 WARM_FROM = 256  # tokens: fewer than these are not worth a request of their own, and go with the next one

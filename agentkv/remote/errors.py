@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 from pydantic import ValidationError
 
-from .._errors import (
+from .._types.errors import (
     WIRE_CODES,
     AgentKVError,
     BranchNotFound,

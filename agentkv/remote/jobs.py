@@ -1,10 +1,14 @@
-"""The jobs of branches over a server: what a request tells, as the native engine would report it."""
+"""Jobs over a server: what its events report, in the native engine's terms.
+
+Generations decide here which of the server's tokens are kept, and when a request is made anew.
+"""
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
 from array import array
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,16 +16,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .asks import Again, Failed, Fed, Heard, Row, Scores, Top
-from .branches import RemoteBranch
+from .._types.errors import ContextFull, RemoteError
+from .branches import Output, RemoteBranch
+from .protocol import Again, Anew, Ask, Ended, Failed, Fed, Heard, Made, Row, Scores, Top
+from .stop_strings import StopMatcher
 
 if TYPE_CHECKING:
-    from .._published import PublishedBranch
+    from .._documents.published import PublishedBranch
     from .engine import RemoteEngine
+    from .options import RemoteOptions
 
 
 class Emitted(NamedTuple):
-    """See `_engine.Emitted`."""
+    """See `_engine.interface.Emitted`."""
 
     job: int
     token: int
@@ -32,7 +39,7 @@ class Emitted(NamedTuple):
 
 @dataclass(slots=True)
 class Finished:
-    """See `_engine.Finished`."""
+    """See `_engine.interface.Finished`."""
 
     job: int
     kind: str
@@ -193,3 +200,212 @@ class SelectJob(Job):
         self.outcome.scores = heard.logprobs
         self.branch.sent = len(self.branch)
         self.finish()
+
+
+class GenerateJob(Job):
+    """Samples tokens. Which of them are kept is decided here: eos, stop strings and limits are ours."""
+
+    kind = "generate"
+
+    def __init__(
+        self, number: int, branch: RemoteBranch, engine: RemoteEngine, options: RemoteOptions, output: Any
+    ) -> None:
+        super().__init__(number, branch, engine)
+        self._options = options
+        self._output = output  # as the server is told
+        self._matcher = StopMatcher(options.stop, engine.special)
+        self._waiting: deque[tuple[int, float, Top]] = deque()  # told, but the reader is too far behind
+        self._untaken = 0
+        self._reason: str | None = None  # the server's, once it has ended
+        self._failure: Exception | None = None  # behind what waits
+        self._refused = False
+        self._was_stopped = False  # by a stop string, which completes no output
+        self.outcome.prompt_tokens = len(branch)
+        branch.made = None
+        self._begin_output()
+
+    def _begin_output(self) -> None:
+        """It is a new one, or goes on with the branch's last."""
+        constraint, last, length = self._options.constraint, self.branch.output, len(self.branch)
+        if constraint is not None and (last is None or not last.goes_on(constraint, length)):
+            self.branch.output = Output(constraint, length, length, False)
+
+    def begin(self) -> None:
+        if self._left() == 0:
+            self._no_room()
+            return
+        self._reason = None
+        self.engine.ask_generation(self, self._ask())
+
+    def _ask(self) -> Ask:
+        options, output = self._options, self.branch.output
+        return Ask(
+            tokens=self.branch.log.tolist(),
+            max_tokens=self._left(),
+            sampling=options.sampling,
+            seed=options.seed,
+            stream=self.branch.stream,
+            stop=options.stop,
+            top_logprobs=options.top_logprobs,
+            output=self._output,
+            ends=self.engine.eos_ids,
+            made=min(len(self.outcome.tokens), len(self.branch)),
+            output_made=len(self.branch) - output.began if options.constraint and output else 0,
+            read=options.emit,
+        )
+
+    def told(self, heard: Heard) -> None:
+        if isinstance(heard, Made):
+            ids = (token for top in heard.tops for token, _ in top)
+            if (last := max((*heard.tokens, *ids), default=0)) >= self.engine.vocab_size:
+                self._refuse(last)
+                return
+            tops = heard.tops or [[]] * len(heard.tokens)
+            self._waiting.extend(zip(heard.tokens, heard.logprobs, tops, strict=True))
+        elif isinstance(heard, Ended):
+            self._reason = heard.reason
+        elif isinstance(heard, Anew):
+            self._forget_all()
+        self._go_through()
+
+    def _forget_all(self) -> None:
+        """Nothing was made yet: it begins again."""
+        self.engine.branches.rollback(self.branch, max(self.outcome.prompt_tokens, 0))
+        self._begin_output()
+        self._waiting.clear()
+        self._matcher = StopMatcher(self._options.stop, self.engine.special)
+        outcome = self.outcome
+        outcome.tokens, outcome.logprobs, outcome.top_logprobs = [], [], []
+
+    def _refuse(self, token: int) -> None:
+        self.engine.hang_up(self, at_once=True)
+        most = self.engine.vocab_size - 1
+        self.outcome.error = RemoteError(f"the server made token {token}, but its model has ids from 0 to {most}")
+        self.finish()
+
+    def failed(self, error: Exception) -> None:
+        if isinstance(error, ContextFull) and self.outcome.tokens:  # others have the rest: no policy makes room of that
+            self._reason, self._refused = "context_full", True
+        else:
+            self._failure = error  # the reader gets what came before it
+        self._go_through()
+
+    def ack(self, tokens: int) -> None:
+        self._untaken -= tokens
+        if not self.done and not self.waits:
+            self._go_through()
+
+    def resume(self, made_room: bool) -> None:
+        if not self.waits:
+            return
+        self.waits = False
+        self._refused = not made_room
+        if made_room and self.outcome.tokens and self._is_lost():
+            if self._options.emit:
+                self._end("context_full")
+                return
+            self._forget_all()
+        self.begin()
+
+    def _is_lost(self) -> bool:
+        """Can no server go on with what it made?"""
+        constrained = self._options.constraint is not None
+        if constrained and (self.branch.output is None or self.branch.output.began < 0):
+            return True
+        return not self.engine.outputs_go_on and self._ask().depends_on_made
+
+    @property
+    def fixed_from(self) -> int:
+        output = self.branch.output
+        return super().fixed_from if self._options.constraint is None or output is None else output.began
+
+    def shifted(self, tokens: int) -> None:
+        self.outcome.prompt_tokens += tokens
+
+    def conclude(self) -> None:
+        self.outcome.text = self._matcher.text
+        if self._options.emit:
+            self.branch.made = (self.id, self.outcome.prompt_tokens)
+        if self._options.constraint is None or self.branch.output is None:
+            return
+        self.outcome.output_began = self.branch.output.began
+        complete = self.outcome.finish_reason in ("eos", "stop") and not self._was_stopped
+        self.branch.output = self.branch.output._replace(end=len(self.branch), complete=complete)
+
+    def _go_through(self) -> None:
+        ahead = self._options.emit_ahead
+        while self._waiting and not (ahead and self._untaken >= ahead):
+            reason = "length" if self._is_whole() else self._take(*self._waiting.popleft())
+            if reason is not None:
+                self._waiting.clear()
+                self.engine.hang_up(self, at_once=False)
+                if reason == "room":
+                    self._no_room()
+                else:
+                    self.finish(reason)
+                return
+        self.engine.hold_back(self, bool(self._waiting))
+        if self._failure is not None and not self._waiting:
+            super().failed(self._failure)
+        elif self._reason is not None and not self._waiting:
+            self._server_ended(self._reason)
+
+    def _is_whole(self) -> bool:
+        return len(self.outcome.tokens) == self._options.max_tokens
+
+    def _take(self, token: int, logprob: float, top: Top) -> str | None:
+        branch, outcome = self.branch, self.outcome
+        branch.append((token,))
+        branch.sent, branch.pending = len(branch) - 1, True
+        if not outcome.tokens:
+            outcome.first_token_seconds = self._seconds()
+        outcome.tokens.append(token)
+        outcome.logprobs.append(logprob)
+        if self._options.top_logprobs:
+            outcome.top_logprobs.append(top)
+        self.engine.stats_.generated += 1
+        reason = self._reason_to_end(token)
+        if reason is not None:
+            self._matcher.finish()
+        if self._options.emit:
+            self.engine.emit(Emitted(self.id, token, logprob, self._matcher.take_shown(), top))
+            self._untaken += 1
+        return reason
+
+    def _reason_to_end(self, token: int) -> str | None:
+        matcher, engine = self._matcher, self.engine
+        special = token in engine.special
+        stopped = matcher.push_special(token) if special else matcher.push(engine.spelled(token))
+        if token in engine.eos:
+            return "stop" if matcher.cut else "eos"
+        if stopped:
+            self._was_stopped = True
+            return "stop"
+        if self._is_whole():  # whether an output is complete with it, the server knows
+            return "length" if self._options.constraint is None else None
+        return ("room" if self._may_ask() else "context_full") if self._left() == 0 else None
+
+    def _server_ended(self, reason: str) -> None:
+        if reason == "context_full" or (reason == "length" and not self._is_whole()):
+            self._no_room()
+        else:
+            self._end(reason)
+
+    def _end(self, reason: str) -> None:
+        self._matcher.finish()
+        self.finish(reason)
+
+    def _may_ask(self) -> bool:
+        return self._options.wait_for_room and not self._refused
+
+    def _no_room(self) -> None:
+        if self._may_ask():
+            self.waits = True
+            self.engine.full(self.id)
+        else:
+            self._end("context_full")
+
+    def _left(self) -> int:
+        """Tokens that it may still make."""
+        wanted = self._options.max_tokens - len(self.outcome.tokens)
+        return min(wanted, self.engine.longest - len(self.branch))

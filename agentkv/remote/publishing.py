@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import xxhash
 
-from .._errors import BranchExists, InvalidInput, RemoteError
-from .._published import PublishedBranch
-from .._saved_conversations import SavedOutput
+from .._documents.conversations import SavedOutput
+from .._documents.published import PublishedBranch
+from .._types.errors import BranchExists, InvalidInput, RemoteError
 from ..output.grammar import GrammarSource
-from .asks import Attached, Heard, Publication, Published
 from .branches import Output, RemoteBranch
 from .jobs import Job
+from .protocol import Attached, Heard, Publication, Published
 
 if TYPE_CHECKING:
-    from .._saved_conversations import SavedConversations
-    from .asks import PublishingWire
-    from .connection import Connection
+    from .._documents.conversations import SavedConversations
     from .engine import RemoteEngine
+    from .http import Connection
+    from .protocol import PublishingWire
 
 NamedAsked: TypeAlias = "Callable[[PublishingWire, Connection], Awaitable[Heard]]"
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 import xxhash
 
-from .._log import log
-from .._servers import ServerState
-from .connection import Connection
+from .._types.info import ServerState
+from .._types.log import log
+from .http import Connection
 
 _LONGEST_PAUSE_S = 30.0
 _FEW = 16  # requests: so many always stay with their tree

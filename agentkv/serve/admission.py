@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import anyio
 
 from .._aio.lock import Semaphore
-from .refused import Refused, busy
+from .http.errors import Refused, busy
 
 
 class Admission:

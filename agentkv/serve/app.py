@@ -13,22 +13,22 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from .anthropic import answer, messages
+from .anthropic import events, messages
 from .anthropic.errors import AnthropicErrors
-from .endpoints import BODIES, ENDPOINTS
-from .guard import ENDPOINT, Guard, Hosts, Measured, cors
-from .openai import response_output, responses
+from .http.errors import STATUS, Refused, refused
+from .http.middleware import ENDPOINT, Guard, Hosts, Measured, cors
+from .http.openapi import openapi
+from .openai import items, responses
 from .openai.errors import OpenAIErrors
-from .openapi import openapi
-from .refused import STATUS, Refused, refused
+from .routes import BODIES, ENDPOINTS
 from .server import Server
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from .._context import Context
-    from .endpoints import Endpoint
-    from .event_stream import Protocols
+    from .._context.context import Context
+    from .http.responses import Protocols
+    from .routes import Endpoint
     from .settings import Settings
 
 
@@ -60,7 +60,7 @@ def application(context: Context, settings: Settings) -> Starlette:
 
 def _build_shapes() -> None:
     """Builds the shapes of answers: the packages put that off until one is used, and its client would wait for it."""
-    for module in (answer, messages, response_output, responses):
+    for module in (events, messages, items, responses):
         for shape in vars(module).values():
             if isinstance(shape, type) and issubclass(shape, BaseModel) and shape is not BaseModel:
                 shape.model_rebuild()

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 from agentkv_runtime.formats.parsed import CallOpened
 
-from .._errors import InvalidInput, PositionsExhausted
-from .._generate_options import GenerateOptions
-from .._request import GenerationRequest
-from ..output._state import ConstraintFailed
-from .refused import Refused
+from .._context.generate import GenerationRequest
+from .._model.generate_options import GenerateOptions
+from .._types.errors import InvalidInput, PositionsExhausted
+from ..output._matcher import ConstraintFailed
+from .http.errors import Refused
 
 if TYPE_CHECKING:
-    from .._continuation import Continuation
-    from .._conversation import Conversation
-    from .._home import Home
-    from .asked import Asked
-    from .token_requests import GenerateTokens
+    from .._chat.conversation import Conversation
+    from .._chat.rerender import Continuation
+    from .._context.core import Home
+    from .completion import Asked
+    from .tokens.bodies import GenerateTokens
 
 NO_BRANCH = -1  # yet
 _SOME_TEXT = "."

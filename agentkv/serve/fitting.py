@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..output._held_tools import held_tools
-from .asked import Asked
-from .ignored import Ignored
+from ..output._tool_schemas import held_tools
+from .completion import Asked
+from .http.ignored import Ignored
 from .reasoning import reasoning_of
 
 if TYPE_CHECKING:
     from agentkv_runtime.formats import Format
 
-    from .._home import Home
+    from .._context.core import Home
 
 # A line such as `x-anthropic-billing-header: ...`: written for the API that the client thinks it talks to.
 _HEADER = re.compile(r"\A\s*x-(?:[a-z0-9]+-)+header:[^\n]*\n?", re.IGNORECASE)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import anyio
 
 if TYPE_CHECKING:
-    from .._continuation import Continuation
-    from .._prefilling import Prefilling
+    from .._chat.rerender import Continuation
+    from .._context.prefill import Prefilling
 
 PROGRESS_SECONDS = 0.25  # how often a client that asks for it is told how far its prompt is
 

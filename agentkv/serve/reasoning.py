@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import Any
 
-from .._generate_options import Thinking
-from .._thinking import template_switches
+from .._context.thinking import template_switches
+from .._model.generate_options import Thinking
 
 EFFORTS: Mapping[str, Thinking] = {
     "none": False,

@@ -18,17 +18,17 @@ from agentkv_runtime.formats.parsed import (
     TextDelta,
 )
 
-from .._generation import Generation, Token, TopLogprob
-from .._handle import handle_of
-from .._message import Message, ToolCall
-from .._spelling import is_ended, text_decoder
-from .._thinking import reasoning_tokens
+from .._chat.tokenizer import is_ended, text_decoder
+from .._context.handle import handle_of
+from .._context.thinking import reasoning_tokens
+from .._types.message import Message, ToolCall
+from .._types.results import Generation, Token, TopLogprob
 from ..agents.call_decision import call_probability
 from .checks import begun_reply
 
 if TYPE_CHECKING:
-    from .._branch import Branch
-    from .asked import Asked
+    from .._context.branch import Branch
+    from .completion import Asked
 
 
 @dataclass(frozen=True, slots=True)

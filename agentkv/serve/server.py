@@ -12,30 +12,29 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio.lowlevel
 import anyio.to_thread
 
-from .._branch import Branch, new_branch
-from .._errors import BranchClosed, ContextFull, OutOfMemory, TooManyBranches
-from .._handle import core_of, handle_of
-from .._messages import checked_messages, checked_template, text_of
-from .._prefilling import Prefilling, Source
-from .._results import in_call_order, with_ids_of
+from .._chat.messages import checked_messages, checked_template, text_of
+from .._chat.tool_results import in_call_order, with_ids_of
+from .._context.branch import Branch, new_branch
+from .._context.handle import core_of, handle_of
+from .._context.prefill import Prefilling, Source
+from .._types.errors import BranchClosed, ContextFull, OutOfMemory, TooManyBranches
 from .admission import Admission, seconds_asked
-from .asked import Asked
-from .branches import Branches
+from .branches.held import Branches
 from .checks import check_reply
-from .conversations import contradicts, digest_of, names_of
+from .completion import Asked
+from .conversations import Kept, Shelf, contradicts, digest_of, names_of
 from .fitting import fitted
-from .ignored import Ignored
+from .http.errors import Refused, about, advised
+from .http.ignored import Ignored
 from .metrics import Metrics
 from .prompts import Begin, Reading, untold
-from .refused import Refused, about, advised
 from .settings import Settings
-from .shelf import Kept, Shelf
 
 if TYPE_CHECKING:
-    from .._context import Context
-    from .._continuation import Continuation
-    from .._history import History
-    from .._overflow import Room
+    from .._chat.rerender import Continuation
+    from .._context.context import Context
+    from .._context.overflow import Room
+    from .._state.branch_state import History
     from .reply import Written
 
 T = TypeVar("T")

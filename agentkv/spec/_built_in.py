@@ -1,4 +1,4 @@
-"""The base of the strategies that come with agentkv."""
+"""Bases of the strategies that come with agentkv, and the settings that those with a program share."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .._errors import InvalidInput, ModelError
-from .._shown import shown
+from .._types.checks import checked_count
+from .._types.errors import InvalidInput, ModelError
+from .._types.show import shown
 
 if TYPE_CHECKING:
     from agentkv_runtime.folder.model_folder import ModelFolder
     from agentkv_runtime.speculation import Drafter
+
 
 MOST_NODES = 64  # of one draft
 
@@ -49,3 +51,17 @@ def check_adaptive(adaptive: object) -> None:
     """Raises InvalidInput for anything but a bool."""
     if not isinstance(adaptive, bool):
         raise InvalidInput(f"adaptive is {shown(adaptive)}, but it must be True or False")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeDrafts(BuiltIn):
+    """How trees are grown: `width` nodes per level, `top_k` children each."""
+
+    width: int = 8
+    top_k: int = 8
+    adaptive: bool = True
+
+    def __post_init__(self) -> None:
+        checked_count(self.width, "width", 1, MOST_NODES)
+        checked_count(self.top_k, "top_k", 1, MOST_NODES)
+        check_adaptive(self.adaptive)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .._errors import InvalidInput
-from .._shown import shown
+from .._types.errors import InvalidInput
+from .._types.show import shown
 from .strategy import Draft
 
 if TYPE_CHECKING:

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .._inputs import checked_path
-from ._built_in import DraftTarget
-from ._tree import TreeDrafts
+from .._types.checks import checked_path
+from ._built_in import DraftTarget, TreeDrafts
 
 if TYPE_CHECKING:
     from agentkv_runtime.speculation import Drafter

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .._errors import InvalidInput
-from .._inputs import checked_count
+from .._types.checks import checked_count
+from .._types.errors import InvalidInput
 from ._built_in import MOST_NODES, BuiltIn, DraftTarget, check_adaptive
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .._errors import InvalidInput
+from .._types.errors import InvalidInput
 
 Ints = Sequence[int] | NDArray[np.integer[Any]]
 Floats = Sequence[float] | NDArray[np.floating[Any]]

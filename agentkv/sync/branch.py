@@ -6,25 +6,25 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from .._branch import Branch
-from .._errors import ContextClosed
-from .._loop_thread import OnLoop
-from .._mark import Mark
-from .._message import Message
+from .._aio.loop_thread import OnLoop
+from .._context.branch import Branch
+from .._types.errors import ContextClosed
+from .._types.mark import Mark
+from .._types.message import Message
+from .blocking import Verb, on_loop
 from .stream import SyncStream
-from .verb import Verb, on_loop
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from typing_extensions import TypeForm
 
-    from .._branch import How
-    from .._generation import Generation
-    from .._inputs import Prompt
+    from .._context.branch import How
+    from .._types.checks import Prompt
+    from .._types.results import Generation
+    from .._types.run import Run
     from ..agents.agent import Agent
     from ..agents.options import How as TurnHow
-    from ..agents.run import Run
     from ..output import Constraint
     from ..output.grammar import GrammarSource
 

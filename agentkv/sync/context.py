@@ -8,20 +8,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .._branch import Branch
-from .._context import Context
-from .._errors import InvalidInput
-from .._inputs import Prompt
-from .._loop_thread import LoopThread, OnLoop
-from .._model_info import ModelInfo
-from .._overflow import Overflow
-from .._saving import Progress, Saved
-from .._shown import shown
-from .._stats import Stats
-from .._tokenizer import Tokenizer
-from .._trace import StepRecord
+from .._aio.loop_thread import LoopThread, OnLoop
+from .._chat.tokenizer import Tokenizer
+from .._context.branch import Branch
+from .._context.context import Context
+from .._context.overflow import Overflow
+from .._engine.step_history import StepRecord
+from .._storage.save import Progress, Saved
+from .._types.checks import Prompt
+from .._types.errors import InvalidInput
+from .._types.info import ModelInfo, Stats
+from .._types.show import shown
+from .blocking import Verb
 from .branch import SyncBranch
-from .verb import Verb
 
 if TYPE_CHECKING:
     from ..agents.agent import Agent

@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Generic, TypeVar
 
-from .._generation import Generation, Token
-from .._loop_thread import OnLoop
-from .._stream import TokenStream
+from .._aio.loop_thread import OnLoop
+from .._context.stream import TokenStream
+from .._types.results import Generation, Token
 
 Out_co = TypeVar("Out_co", covariant=True)
 

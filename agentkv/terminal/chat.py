@@ -14,12 +14,12 @@ from agentkv_runtime.folder.printable import printable
 from rich.console import Console
 from rich.text import Text
 
-from .._errors import AgentKVError, ContextFull, LimitReached
+from .._types.errors import AgentKVError, ContextFull, LimitReached
+from .._types.run import CallRecord, CallRequest
 from ..agents import events
-from ..agents.calls import CallRecord, CallRequest
 from . import commands
 from .answer import Answer
-from .talk import Talk
+from .session import Talk
 
 if TYPE_CHECKING:
     from .keys import TypedAhead

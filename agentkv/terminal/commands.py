@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .._console import bytes_text
-from .._errors import InvalidInput
-from .._inputs import checked_path
-from .talk import Talk
+from .._console.console import bytes_text
+from .._types.checks import checked_path
+from .._types.errors import InvalidInput
+from .session import Talk
 
 
 class Leave(Exception):

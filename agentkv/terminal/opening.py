@@ -1,4 +1,4 @@
-"""A chat's model, opened and closed."""
+"""The Context of a chat, opened and closed, and what its user reads when old tokens are forgotten."""
 
 from __future__ import annotations
 
@@ -6,21 +6,45 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.console import Console
 from rich.text import Text
 
-from .._call_habits import Rescue
-from .._console import stderr, stdout
-from .._context import Context
-from .._errors import InvalidInput
-from .._generate_options import Thinking
-from .._sampling import Sampling
+from .._chat.call_habits import Rescue
+from .._console.console import stderr, stdout
+from .._context.context import Context
+from .._model.generate_options import Thinking
+from .._types.errors import InvalidInput
+from .._types.sampling import Sampling
 from ..agents.agent import Agent
+from ..overflow import DropOldest, Room
 from ..spec import PromptLookup
 from .chat import HOW_TO_LEAVE, chat, chat_of_lines, show
 from .commands import loaded
-from .room import ForgetsAloud
-from .talk import Talk
+from .session import Talk
 from .tools import CALCULATOR, tools_of
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetsAloud:
+    """Lets the oldest tokens go, as `kv.overflow.DropOldest` does, and says how many.
+
+    Attributes:
+        console: says it.
+    """
+
+    console: Console
+
+    async def make_room(self, room: Room) -> bool:
+        """A chat goes on, though the oldest of it is forgotten."""
+        before = _held(room)
+        made = await DropOldest().make_room(room)
+        if gone := before - _held(room):
+            self.console.print(Text(f"(too long: its oldest {gone} tokens are forgotten; --capacity)", "dim"))
+        return made
+
+
+def _held(room: Room) -> int:
+    return room.length - sum(p1 - p0 for p0, p1 in room.forgotten)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 from .commands import COMMANDS
-from .talk import Talk
+from .session import Talk
 
 HISTORY = "chat-history"
 

@@ -15,7 +15,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from .._errors import InvalidInput
+from .._types.errors import InvalidInput
 from ..agents.tool import Retry, Tool
 
 _OPERATIONS: dict[type, Callable[..., float]] = {

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .._errors import InvalidInput
-from ..output._driver import Grammars
-from ..output._state import ConstraintFailed, Masks, Rule, State
+from .._types.errors import InvalidInput
+from ..output._compiler import Grammars
+from ..output._matcher import ConstraintFailed, Masks, Rule, State
 from ..output._thinking import ThinkingRule
 
 if TYPE_CHECKING:
     from agentkv_runtime.constraints import PythonConstraint
 
-    from .._engine import StepEngine
-    from .._home import Home
-    from .._tokenizer import Tokenizer
-    from ..output._driver import Description
+    from .._chat.tokenizer import Tokenizer
+    from .._context.core import Home
+    from .._engine.interface import StepEngine
+    from ..output._compiler import Description
 
 Spell = Callable[[object, Callable[..., str]], str]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from .._context import Context
+from .._context.context import Context
 
 
 class ForwardCount:

@@ -6,7 +6,7 @@ import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from .._context import Context
+from .._context.context import Context
 
 
 @asynccontextmanager

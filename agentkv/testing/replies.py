@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from .. import models
-from .._context import Context
-from .._errors import InvalidInput
-from .._handle import core_of
-from .._shown import said, shown
+from .._context.context import Context
+from .._context.handle import core_of
+from .._types.errors import InvalidInput
+from .._types.show import said, shown
 from ._script import Script
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from .._conversation import Conversation, Entry
-from .._errors import AgentKVError, TraceError
-from .._saved_conversations import SavedConversations, SavedEntry, SavedState
+from .._chat.conversation import Conversation, Entry
+from .._documents.conversations import SavedConversations, SavedEntry, SavedState
+from .._types.errors import AgentKVError, TraceError
 from .records import Conversed, Told
 
 _KEPT = 4096  # values that records may refer to; older ones are told again

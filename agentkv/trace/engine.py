@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import xxhash
 
-from .._sampling import Sampling
+from .._types.sampling import Sampling
 from .records import AnyRecord, Branched, How, JobBegan, JobEnded, Logged, Noted, Stepped, Verb
 
 if TYPE_CHECKING:
     from agentkv_runtime.engine import GenerateOptions, Pin, StoredBranch
 
-    from .._engine import Finished, LogChange, StepEngine, StepReport
+    from .._engine.interface import Finished, LogChange, StepEngine, StepReport
 
 Put = Callable[[AnyRecord], None]
 GrammarText = Callable[[object], str | None]

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from .._errors import InvalidInput, TraceError
+from .._types.errors import InvalidInput, TraceError
 from .checks import fault_of
 from .records import VERSION, AnyRecord, Began
 

@@ -7,14 +7,14 @@ from contextlib import asynccontextmanager
 from time import perf_counter_ns, time_ns
 from typing import TYPE_CHECKING, Any
 
-from .._errors import InvalidInput
+from .._types.errors import InvalidInput
 from .recording import recorded
 from .records import AnyRecord, CallBegan, CallEnded, Conversed, JobBegan, JobEnded, Logged, TurnBegan, TurnEnded
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
 
-    from .._context import Context
+    from .._context.context import Context
 
 PROVIDER = "agentkv"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._errors import InvalidInput
+from .._types.errors import InvalidInput
 from .file import read_frames
 from .records import (
     AnyRecord,

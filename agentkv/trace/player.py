@@ -11,15 +11,15 @@ import anyio
 import numpy as np
 import xxhash
 
-from .._branch import Branch, new_branch
-from .._commands import Job
-from .._errors import AgentKVError
-from .._generation_jobs import GenerationJob
-from .._handle import core_of, handle_of
-from .._overflow import run_waiting
-from .._shown import said
-from .._tokens import common_prefix
-from ..agents.together import Together
+from .._aio.tasks import Together
+from .._context.branch import Branch, new_branch
+from .._context.handle import core_of, handle_of
+from .._context.overflow import run_waiting
+from .._engine.commands import Job
+from .._engine.jobs import GenerationJob
+from .._types.errors import AgentKVError
+from .._types.show import said
+from .._types.tokens import common_prefix
 from .conversations import conversation_of
 from .interruptions import Interruption, Logs, interruptions_of, nothing
 from .records import AnyRecord, Branched, Conversed, How, JobBegan, JobEnded, Logged, Verb
@@ -27,8 +27,8 @@ from .replayed import Difference, Replayed
 from .story import Story
 
 if TYPE_CHECKING:
-    from .._context import Context
-    from .._engine import Finished, StepEngine
+    from .._context.context import Context
+    from .._engine.interface import Finished, StepEngine
 
 _CUT = ("cancelled", "context_full")  # reasons that are none of the model's
 AHEAD = 64  # records that are under way at once

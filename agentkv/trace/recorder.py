@@ -10,9 +10,9 @@ from time import perf_counter_ns as now
 from time import time_ns
 from typing import TYPE_CHECKING
 
-from .._handle import core_of
-from .._log import log
-from .._shown import said
+from .._context.handle import core_of
+from .._types.log import log
+from .._types.show import said
 from ..agents.events import ApprovalAsked, CallFinished, CallStarted, Retried, RolledBack
 from .conversations import Teller, json_of
 from .records import (
@@ -29,9 +29,9 @@ from .records import (
 )
 
 if TYPE_CHECKING:
-    from .._context import Context
-    from .._conversation import Conversation
-    from .._observers import TurnInfo
+    from .._chat.conversation import Conversation
+    from .._context.context import Context
+    from .._state.observers import TurnInfo
     from .sinks import Sink
 
 FLUSH_S = 0.05  # records are in the file after so long

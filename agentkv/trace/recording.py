@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, cast
 import anyio
 from anyio import to_thread
 
-from .._commands import Verb as EngineVerb
-from .._errors import ContextClosed, InvalidInput
-from .._handle import core_of
-from .._inputs import checked_path
-from .._shown import shown
+from .._context.handle import core_of
+from .._engine.commands import Verb as EngineVerb
+from .._types.checks import checked_path
+from .._types.errors import ContextClosed, InvalidInput
+from .._types.show import shown
 from .engine import GrammarText, TracedEngine
-from .events import LogSink
+from .log_sink import LogSink
 from .recorder import Recorder
 from .records import Branched, Logged, Noted, Verb
 from .sinks import FileSink, Sink
 
 if TYPE_CHECKING:
-    from .._branch import Branch
-    from .._commands import Worker
-    from .._context import Context
-    from .._engine import StepEngine
+    from .._context.branch import Branch
+    from .._context.context import Context
+    from .._engine.commands import Worker
+    from .._engine.interface import StepEngine
 
 
 class Recording:

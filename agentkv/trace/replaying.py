@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .._context import Context
-from .._errors import TraceError
-from .._handle import core_of
-from .._inputs import checked_path
+from .._context.context import Context
+from .._context.handle import core_of
+from .._types.checks import checked_path
+from .._types.errors import TraceError
 from .player import Player, Progress
 from .replayed import Replayed
 from .story import Story, read_story

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from .._tokens import common_prefix
+from .._types.tokens import common_prefix
 from .file import TraceWriter
 from .records import AnyRecord, Branched, JobEnded, Logged, Spelled, Stepped, Verb
 

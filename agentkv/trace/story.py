@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .._errors import InvalidInput, TraceError
+from .._types.errors import InvalidInput, TraceError
 from .file import read_frames
 from .records import (
     AnyRecord,

@@ -7,17 +7,17 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .._errors import AgentKVError, InvalidInput
-from .._handle import core_of, handle_of
-from .._shown import said
+from .._context.handle import core_of, handle_of
+from .._types.errors import AgentKVError, InvalidInput
+from .._types.show import said
 from .conversations import conversation_of
 from .records import AnyRecord, Branched, CallEnded, Conversed, How, JobBegan, Logged, Verb
 from .replayed import Changed, Replayed
 from .story import Story, canonical
 
 if TYPE_CHECKING:
-    from .._branch import Branch
-    from .._message import Message
+    from .._context.branch import Branch
+    from .._types.message import Message
     from .player import Player
 
 MOST_ROUNDS = 16  # of calls, in a turn that goes another way

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentkv._worker import EngineWorker
+from agentkv._engine.worker import EngineWorker
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 
 import agentkv as kv
-from agentkv._snapshot_file import SnapshotFile
+from agentkv._storage.reader import SnapshotFile
 
 from .branch_oracle import Cell, Line, Oracle, common, loaded
 

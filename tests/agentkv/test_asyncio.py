@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import agentkv as kv
-from agentkv import _loop
-from agentkv._history import Histories
-from agentkv._outbox import Flush
+from agentkv._engine import loop
+from agentkv._engine.mailbox import Flush
+from agentkv._state.branch_state import Histories
 
 from .conftest import OpenContext, after_forwards, loop_threads
 from .test_settlements import fail_once
@@ -244,7 +244,7 @@ async def test_a_coroutine_with_an_open_context_can_be_torn_down(open_context: O
 async def test_a_flush_that_a_signal_interrupts_is_made_later(
     open_context: OpenContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, interrupted = _loop.Flush, []
+    real, interrupted = loop.Flush, []
 
     def flush(upto: int, answers: int) -> Flush:
         if len(interrupted) < 3:
@@ -255,7 +255,7 @@ async def test_a_flush_that_a_signal_interrupts_is_made_later(
     with anyio.fail_after(20):
         async with open_context() as ctx:
             trunk = await ctx.branch("The quick")
-            monkeypatch.setattr(_loop, "Flush", flush)
+            monkeypatch.setattr(loop, "Flush", flush)
             asyncio.get_running_loop().set_exception_handler(lambda *_: None)
             await trunk.extend([5])
             assert len((await trunk.generate(max_tokens=2)).tokens) == 2

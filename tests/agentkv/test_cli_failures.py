@@ -20,8 +20,8 @@ from agentkv_runtime.errors import StoreError
 from typer.testing import CliRunner, Result
 
 from agentkv import models
-from agentkv._console import remembered_interrupts
-from agentkv._progress import displayed
+from agentkv._console.console import remembered_interrupts
+from agentkv._console.progress import displayed
 from agentkv.cli import app
 from tests.conftest import FolderFactory
 from tests.runtime.draft_heads import head_weights, write_head

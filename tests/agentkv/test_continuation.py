@@ -16,11 +16,11 @@ from agentkv_runtime.formats import find_format
 from agentkv_runtime.text.tokenizer import Tokenizer
 
 import agentkv as kv
-from agentkv._chat import Chat
-from agentkv._continuation import Clock, Continuing, asks_for_reply
-from agentkv._conversation import Conversation
-from agentkv._messages import checked_messages
-from agentkv._reply import ReplyReader
+from agentkv._chat.conversation import Conversation
+from agentkv._chat.messages import checked_messages
+from agentkv._chat.reply import ReplyReader
+from agentkv._chat.rerender import Clock, Continuing, asks_for_reply
+from agentkv._chat.template import Chat
 
 from ..runtime.chat_features import FEATURES
 from ..runtime.chat_styles import STYLES, Style, write_style

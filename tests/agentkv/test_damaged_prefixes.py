@@ -87,7 +87,7 @@ async def test_files_of_machines_with_other_pages_are_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: int, is_shared: bool
 ) -> None:
     path = tmp_path / "prefix"
-    monkeypatch.setattr("agentkv._saving.PAGE", page)
+    monkeypatch.setattr("agentkv._storage.save.PAGE", page)
     expected = await saved(path)
     async with nano() as ctx:
         branch = await ctx.load(path, shared=True)

@@ -11,12 +11,11 @@ from agentkv_runtime import backends
 from agentkv_runtime.errors import BackendError
 from typer.testing import CliRunner
 
-from agentkv import _doctor
-from agentkv.cli import app
+from agentkv.cli import app, doctor
 
 
 def test_a_working_installation_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_doctor, "MEASURED_S", 0.02)
+    monkeypatch.setattr(doctor, "MEASURED_S", 0.02)
     done = CliRunner().invoke(app, ["doctor"])
     said = " ".join(done.output.split())
     assert done.exit_code == 0, done.output
@@ -26,7 +25,7 @@ def test_a_working_installation_is_measured(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_is_missing_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(_doctor.EXTRAS, "plot", ("numpy", "no-such-package"))
+    monkeypatch.setitem(doctor.EXTRAS, "plot", ("numpy", "no-such-package"))
     done = CliRunner().invoke(app, ["doctor", "--no-measure"])
     said = " ".join(done.output.split())
     assert done.exit_code == 0

@@ -11,8 +11,8 @@ import anyio.lowlevel
 import pytest
 
 import agentkv as kv
-from agentkv._chat import MOST_SECONDS
-from agentkv._encoding import _WORKERS
+from agentkv._chat.prompt import _WORKERS
+from agentkv._chat.template import MOST_SECONDS
 from tests.models import CHAT_TEMPLATE
 
 from .conftest import OpenContext, WithTemplate

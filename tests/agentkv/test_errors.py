@@ -8,7 +8,7 @@ import pytest
 from agentkv_runtime import _core, errors
 
 import agentkv as kv
-from agentkv._errors import PUBLIC, from_native
+from agentkv._types.errors import PUBLIC, from_native
 
 # Raised as they are: setting up threads or a backend failed, which opening a model reports with its own words.
 INTERNAL = {_core.Error}
@@ -48,7 +48,7 @@ def test_errors_of_others_pass_through(foreign: Exception) -> None:
 
 
 def test_wire_codes_are_read_as_they_are_written() -> None:
-    from agentkv._errors import WIRE_CODES, wire_code
+    from agentkv._types.errors import WIRE_CODES, wire_code
     from agentkv.remote.errors import error_of
 
     for code, kind in WIRE_CODES.items():

@@ -13,8 +13,8 @@ import pytest
 from agentkv_runtime.store.entries import entries, models_folder
 
 import agentkv as kv
-from agentkv._exporting import _end
-from agentkv._progress import Display
+from agentkv._console.progress import Display
+from agentkv._model.export import _end
 from tests.conftest import FolderFactory
 
 pytestmark = pytest.mark.asyncio

@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 import agentkv as kv
-from agentkv._engine import StepEngine
-from agentkv._extending import Extending
+from agentkv._context.extend import Extending
+from agentkv._engine.interface import StepEngine
 
 from ..runtime.chat_styles import THINKING
 from .conftest import WithTemplate

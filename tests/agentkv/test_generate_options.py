@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import agentkv as kv
-from agentkv._branch import How
-from agentkv._generate_options import GenerateOptions
+from agentkv._context.branch import How
+from agentkv._model.generate_options import GenerateOptions
 
 DERIVED = {"seed"}  # drawn, or taken from the sampling
 GIVEN = {field.name for field in fields(GenerateOptions)} - DERIVED

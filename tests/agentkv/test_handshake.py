@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from agentkv._handshake import COME_BACK_S, MAX_QUIET_TICKS, Answers, Quiet
+from agentkv._engine.mailbox import COME_BACK_S, MAX_QUIET_TICKS, Answers, Quiet
 
 
 class Ticks:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from array import array
 from types import SimpleNamespace
 
-from agentkv._history import Histories
-from agentkv._observers import Observers
+from agentkv._state.branch_state import Histories
+from agentkv._state.observers import Observers
 
 
 def test_histories_follow_the_engine() -> None:

@@ -11,8 +11,7 @@ import pytest
 from agentkv_runtime.tensor_file import TensorSpec
 
 import agentkv as kv
-from agentkv._lacking import held, packed, unpacked
-from agentkv._snapshot import cell_arrays
+from agentkv._storage.layout import cell_arrays, held, packed, unpacked
 from tests.conftest import FolderFactory
 
 from .test_damaged_saves import Tensors, put_together, taken_apart

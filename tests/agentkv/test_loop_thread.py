@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import agentkv as kv
-from agentkv._loop_thread import LoopThread, OnLoop
+from agentkv._aio.loop_thread import LoopThread, OnLoop
 
 
 def elsewhere(work: Callable[[], object]) -> Future[object]:

@@ -131,7 +131,7 @@ async def test_compacting_gives_memory_back_and_changes_nothing_else(kv_dtype: s
 
 
 async def test_a_context_that_has_nothing_to_do_gives_memory_back_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentkv._worker.TIDY_AFTER_S", 0.05)
+    monkeypatch.setattr("agentkv._engine.worker.TIDY_AFTER_S", 0.05)
     async with kv.Context.open(NANO, capacity=8192, kv_dtype="fp32", threads=1, retain=0) as ctx:
         first = await ctx.branch(LONG)
         last = await ctx.branch([1, 2, 3])

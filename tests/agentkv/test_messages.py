@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 import agentkv as kv
-from agentkv._hold import Hold
+from agentkv._context.lease import Hold
 
 from ..runtime.chat_styles import THINKING
 from .conftest import OpenContext, WithTemplate

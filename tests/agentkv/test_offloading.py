@@ -17,7 +17,7 @@ import anyio.lowlevel
 import pytest
 
 import agentkv as kv
-from agentkv._loop import StepLoop
+from agentkv._engine.loop import StepLoop
 
 from .test_saving import MESSAGES, PROMPT, goes_on, nano
 
@@ -183,7 +183,7 @@ async def test_it_waits_on_where_there_is_no_room() -> None:
 
 
 async def test_cancelling_leaves_it_here_or_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentkv._offloading.SLICE_BYTES", 2048)
+    monkeypatch.setattr("agentkv._storage.offload.SLICE_BYTES", 2048)
     async with nano() as ctx:
         branch = await ctx.branch(PROMPT * 10)
         await branch.rollback(len(branch) - 1)

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from agentkv import _progress
+from agentkv._console import progress
 
 WIDTH = 80
 
@@ -18,8 +18,8 @@ class Terminal:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
         self.console = Console(file=io.StringIO(), force_terminal=True, width=WIDTH, get_time=lambda: self.now)
-        monkeypatch.setattr(_progress, "stderr", self.console)
-        self.display = _progress.Display()
+        monkeypatch.setattr(progress, "stderr", self.console)
+        self.display = progress.Display()
 
     def line(self) -> str:
         """The line as it stands."""
@@ -67,8 +67,8 @@ def test_a_model_with_a_long_name_is_one_line(monkeypatch: pytest.MonkeyPatch) -
 
 def test_where_there_is_no_terminal_only_notes_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console(file=io.StringIO(), width=WIDTH)
-    monkeypatch.setattr(_progress, "stderr", console)
-    display = _progress.Display()
+    monkeypatch.setattr(progress, "stderr", console)
+    display = progress.Display()
     display.received(1, 2)
     for step in ("loading torch", "lowering the program", "writing the folder"):
         display.tell(step)

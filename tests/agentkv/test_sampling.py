@@ -10,7 +10,7 @@ import pytest
 from agentkv_runtime import _core
 
 import agentkv as kv
-from agentkv._sampling import native_sampling
+from agentkv._types.sampling import native_sampling
 
 NATIVE = [name for name in kv.Sampling.model_fields if name != "seed"]
 DEFAULTS = {name: kv.Sampling.model_fields[name].default for name in NATIVE} | {"logit_bias": {}}

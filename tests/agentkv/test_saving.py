@@ -212,7 +212,7 @@ async def test_drafters_find_a_loaded_branch(tmp_path: Path) -> None:
 
 
 async def test_a_save_takes_one_moment_and_lets_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentkv._saving.SLICE_BYTES", 4096)  # many slices
+    monkeypatch.setattr("agentkv._storage.save.SLICE_BYTES", 4096)  # many slices
     path = tmp_path / "branch"
     async with nano() as ctx:
         branch = await ctx.branch(PROMPT * 20)
@@ -261,7 +261,7 @@ async def test_a_generating_branch_is_saved_as_it_is(tmp_path: Path) -> None:
 
 
 async def test_a_cancelled_save_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentkv._saving.SLICE_BYTES", 4096)
+    monkeypatch.setattr("agentkv._storage.save.SLICE_BYTES", 4096)
     path = tmp_path / "branch"
     path.write_bytes(b"old")
     async with nano() as ctx:
@@ -295,7 +295,7 @@ async def test_a_cancelled_save_leaves_no_file(tmp_path: Path, monkeypatch: pyte
 
 
 async def test_leaving_the_context_ends_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentkv._saving.SLICE_BYTES", 4096)
+    monkeypatch.setattr("agentkv._storage.save.SLICE_BYTES", 4096)
     failures: list[BaseException] = []
     begun = anyio.Event()
 

@@ -11,8 +11,8 @@ import anyio
 import pytest
 
 import agentkv as kv
-from agentkv._commands import Job
-from agentkv._worker import EngineWorker, Post
+from agentkv._engine.commands import Job
+from agentkv._engine.worker import EngineWorker, Post
 
 from .conftest import OpenContext
 

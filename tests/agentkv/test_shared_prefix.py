@@ -195,7 +195,7 @@ async def test_compacting_moves_cells_out_of_pages_and_into_them(prefix: tuple[P
 async def test_an_idle_context_does_not_copy_pages_to_give_none_back(
     prefix: tuple[Path, tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentkv._worker.TIDY_AFTER_S", 0.02)
+    monkeypatch.setattr("agentkv._engine.worker.TIDY_AFTER_S", 0.02)
     async with nano() as ctx:
         first, second = await ctx.load(prefix[0], shared=True), await ctx.load(prefix[0], shared=True)
         await first.close()

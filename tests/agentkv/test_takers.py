@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import agentkv as kv
-from agentkv._engine import MOST_BRANCHES, SPARE_SEQUENCES
+from agentkv._engine.interface import MOST_BRANCHES, SPARE_SEQUENCES
 
 from .books import books_are_held  # noqa: F401 - a fixture
 

@@ -90,7 +90,7 @@ async def expected(branch: kv.Branch, free: kv.Generation, budget: int, closed: 
 
 
 def _fed(branch: kv.Branch, tokens: list[int]) -> Any:
-    from agentkv._commands import Job, check_finished
+    from agentkv._engine.commands import Job, check_finished
 
     return Job(lambda engine: engine.extend(branch.id, tokens), check_finished)
 

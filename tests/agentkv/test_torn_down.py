@@ -14,8 +14,8 @@ import anyio
 import pytest
 
 import agentkv as kv
-from agentkv._engine import SPARE_SEQUENCES
-from agentkv.serve.shelf import Shelf
+from agentkv._engine.interface import SPARE_SEQUENCES
+from agentkv.serve.conversations import Shelf
 
 from .torn_down import torn_down_at
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from agentkv_runtime.folder.model_folder import read_model_folder
 
-from agentkv._weights import Weight, loss_text, print_weights, quantization_text, size_text
+from agentkv.cli.weights import Weight, loss_text, print_weights, quantization_text, size_text
 from tests.runtime.folders import write_folder
 
 

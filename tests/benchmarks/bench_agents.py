@@ -56,9 +56,9 @@ async def overhead(ctx: kv.Context) -> None:
 
 async def sixteen(ctx: kv.Context) -> None:
     """Sixteen tools of 100 ms, eight of them in threads, and what two other branches generate meanwhile."""
-    from agentkv.agents.asking import asking
-    from agentkv.agents.calling import Call, Desk
-    from agentkv.agents.threads import ToolThreads
+    from agentkv._aio.threads import ToolThreads
+    from agentkv.agents.approval import asking
+    from agentkv.agents.tool_runner import Call, Desk
 
     @kv.tool
     async def task() -> None:

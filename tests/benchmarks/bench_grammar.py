@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 import agentkv as kv
-from agentkv.output._driver import Grammars
+from agentkv.output._compiler import Grammars
 
 VOCABULARIES = (512, 32_000, 151_936)
 COUNTED = ("steps", "forwards", "generated", "forced", "constraint_seconds", "mask_seconds")

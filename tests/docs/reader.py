@@ -35,7 +35,7 @@ import typer
 
 import agentkv as kv
 from agentkv.cli import app
-from agentkv.serve.endpoints import BODIES, ENDPOINTS
+from agentkv.serve.routes import BODIES, ENDPOINTS
 from tests.docs.blocks import Block
 from tests.export_cache import ExportCache
 

@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 import agentkv as kv
-from agentkv._loop_thread import LoopThread
+from agentkv._aio.loop_thread import LoopThread
 from tests.agentkv.remote.over_server import own_server
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

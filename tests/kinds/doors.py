@@ -20,7 +20,7 @@ from agentkv_runtime.formats import Format
 
 import agentkv as kv
 from agentkv.terminal import commands
-from agentkv.terminal.talk import Talk
+from agentkv.terminal.session import Talk
 from tests.agentkv.serve.conftest import serving_of
 
 from .protocols import WEATHER, ask, calling

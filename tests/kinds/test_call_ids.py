@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import agentkv as kv
-from agentkv._message import calls_before
+from agentkv._types.message import calls_before
 from tests.agentkv.serve.conftest import serving_of
 
 from .protocols import WEATHER, ask, each_way

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 import agentkv as kv
-from agentkv.serve.body import MOST_STOPS
-from agentkv.serve.guard import _name_in
-from agentkv.serve.refused import ADVICE
+from agentkv.serve.http.body import MOST_STOPS
+from agentkv.serve.http.errors import ADVICE
+from agentkv.serve.http.middleware import _name_in
 from tests.agentkv.serve.conftest import SETTINGS, serving
 
 pytestmark = pytest.mark.anyio

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import agentkv as kv
-from agentkv import _messages
+from agentkv._chat import messages as _messages
 from tests.agentkv.serve.conftest import Served, serving_of
 
 from .protocols import WEATHER, ask, calling, each_way

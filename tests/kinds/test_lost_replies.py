@@ -15,7 +15,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from agentkv._loop_thread import LoopThread
+from agentkv._aio.loop_thread import LoopThread
 from tests.agentkv.remote.faulty_proxy import leaves_at_once, loses_the_answer, proxied
 from tests.agentkv.serve.conftest import Served, anyio_backend, serving
 

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict
 from typing_extensions import TypedDict
 
 import agentkv as kv
-from agentkv.output._matching import GrammarRule, GrammarState, GrammarVocabulary
+from agentkv.output._grammar_matcher import GrammarRule, GrammarState, GrammarVocabulary
 from agentkv.output._numbers import NumberTokens, digits_left, most_digits
 from tests.agentkv.output.random_schemas import random_schema
 
@@ -197,7 +197,7 @@ class OpenDict(TypedDict):
 
 @pytest.mark.parametrize("kind", [Open, OpenDict, list[Open], dict[str, Open], Open | None])
 def test_typed_output_with_keys_of_its_own(kind: Any) -> None:
-    from agentkv.output._asked import asked
+    from agentkv.output._spec import asked
 
     before = {list[Open]: "[", dict[str, Open]: '{"k": '}.get(kind, "")
     grammar = asked(kind).constraint.grammar  # type: ignore[union-attr]
@@ -207,7 +207,7 @@ def test_typed_output_with_keys_of_its_own(kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", [int, float, list[int], dict[str, float]])
 def test_numbers_of_typed_output_end(kind: Any) -> None:
-    from agentkv.output._asked import asked
+    from agentkv.output._spec import asked
 
     before = {list[int]: "[", dict[str, float]: '{"k": '}.get(kind, "")
     grammar = asked(kind).constraint.grammar  # type: ignore[union-attr]

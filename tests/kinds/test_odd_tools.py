@@ -18,7 +18,7 @@ from jsonschema.exceptions import SchemaError
 from jsonschema.validators import validator_for
 
 import agentkv as kv
-from agentkv.output._held_tools import held_tools
+from agentkv.output._tool_schemas import held_tools
 from agentkv.serve import application
 from tests.agentkv.output.odd_schemas import MALFORMED, UNHELD, odd_schema
 from tests.agentkv.serve.conftest import SETTINGS, serving_of

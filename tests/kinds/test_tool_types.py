@@ -28,8 +28,8 @@ from typing_extensions import TypedDict
 
 import agentkv as kv
 from agentkv.agents.parameters import InvalidArguments
-from agentkv.agents.results import text_of_result
-from agentkv.output._held_tools import held_tools
+from agentkv.agents.tool_runner import text_of_result
+from agentkv.output._tool_schemas import held_tools
 from tests.agentkv.output.matching import accepts
 
 HERMES = FAMILIES["hermes"].fit({})

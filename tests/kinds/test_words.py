@@ -20,7 +20,7 @@ from rich.console import Console
 import agentkv as kv
 from agentkv.formats import Calls, Family, JsonCall, TaggedCall
 from agentkv.terminal.chat import Stop, respond
-from agentkv.terminal.talk import Talk
+from agentkv.terminal.session import Talk
 
 pytestmark = pytest.mark.anyio
 

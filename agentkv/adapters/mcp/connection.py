@@ -1,4 +1,4 @@
-"""Tools of MCP servers, for agents."""
+"""Tools of MCP servers, for agents: the connection, the tools, and their results as a model reads them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,54 @@ import anyio
 import httpx2
 from anyio.abc import TaskGroup, TaskStatus
 from mcp import Client, MCPError, StdioServerParameters
-from mcp_types import CONNECTION_CLOSED
+from mcp_types import (
+    CONNECTION_CLOSED,
+    AudioContent,
+    CallToolResult,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+)
 from mcp_types import Tool as ServerTool
 from pydantic import ValidationError
 
 from ..._aio.lock import Lock
-from ..._errors import InvalidInput
-from ..._log import log
-from ..._shown import shown
+from ..._types.errors import InvalidInput
+from ..._types.log import log
+from ..._types.show import shown
 from ...agents.tool import Tool
 from .errors import ServerLost, ServerToolError
-from .results import result_of
+
+
+def result_of(result: CallToolResult) -> Any:
+    """JSON where the server gave some, else text; what is neither is named, not dropped.
+
+    Raises ServerToolError where the tool failed.
+    """
+    text = "\n".join(_spelled(block) for block in result.content)
+    if result.is_error:
+        raise ServerToolError(text or "the tool failed, and the server does not say why")
+    if result.structured_content is not None and all(isinstance(block, TextContent) for block in result.content):
+        return result.structured_content
+    return text
+
+
+def _spelled(block: Any) -> str:
+    match block:
+        case TextContent():
+            return block.text
+        case ImageContent() | AudioContent():
+            return f"[{block.type}, {block.mime_type}: not shown, only text is supported]"
+        case ResourceLink():
+            return f"[resource {block.uri}: not read]"
+        case EmbeddedResource(resource=TextResourceContents() as resource):
+            return resource.text
+        case EmbeddedResource():
+            return f"[resource {block.resource.uri}, {block.resource.mime_type}: not shown, only text is supported]"
+    return f"[{getattr(block, 'type', 'content')}: not supported]"
+
 
 DEFAULT_TIMEOUT = 60.0  # seconds
 MOST_NAME = 64  # characters

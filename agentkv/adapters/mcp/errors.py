@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..._errors import AgentKVError
+from ..._types.errors import AgentKVError
 
 
 class ServerLost(AgentKVError):

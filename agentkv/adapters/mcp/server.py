@@ -11,15 +11,38 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
 from pydantic import Field
+from typing_extensions import TypedDict
 
-from ..._errors import AgentKVError, InvalidInput
-from ..._generation import Generation
-from ..._inputs import ChatMessage
-from ..._named_branches import NamedBranch
-from ..._sampling import Sampling
+from ..._context.named_branches import NamedBranch
+from ..._types.checks import ChatMessage
+from ..._types.errors import AgentKVError, InvalidInput
+from ..._types.results import FinishReason, Generation
+from ..._types.sampling import Sampling
 from ...output import JsonSchema
-from .named_branches import ServedBranches
-from .told import Chosen, Held, Written
+from .served_branches import ServedBranches
+
+
+class Held(TypedDict):
+    """A branch, and how much it holds."""
+
+    branch: Annotated[str, Field(description="Name of the branch.")]
+    tokens: Annotated[int, Field(description="How many tokens it holds now; rollback takes such a number.")]
+
+
+class Written(Held):
+    """What the model wrote."""
+
+    text: str
+    finish_reason: FinishReason
+    generated: Annotated[int, Field(description="How many tokens it wrote.")]
+
+
+class Chosen(TypedDict):
+    """The likeliest of some choices."""
+
+    index: Annotated[int, Field(description="Its place among the choices, from 0 on.")]
+    text: str
+
 
 _INSTRUCTIONS = """Branches of one language model's context. `new_branch` reads a prompt, `fork` continues it several \
 ways without reading it again, `rollback` forgets what came after a point. `generate` lets the model write; `chat` \

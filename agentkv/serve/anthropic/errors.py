@@ -7,7 +7,7 @@ import secrets
 
 from starlette.responses import JSONResponse, Response
 
-from ..refused import Refused
+from ..http.errors import Refused
 
 _TYPES = {
     "key": "authentication_error",

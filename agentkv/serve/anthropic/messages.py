@@ -1,13 +1,15 @@
-"""`POST /v1/messages`: a conversation in, one message out."""
+"""`POST /v1/messages`: a conversation in, one message out; and `/v1/messages/count_tokens`, its length."""
 
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from anthropic.types import (
     Message,
     MessageDeltaUsage,
+    MessageTokensCount,
     RawMessageDeltaEvent,
     RawMessageStartEvent,
     RawMessageStopEvent,
@@ -17,20 +19,47 @@ from anthropic.types.raw_message_delta_event import Delta
 from pydantic import BaseModel
 from starlette.responses import JSONResponse, Response
 
-from ..._handle import handle_of
-from ..body import read_body
-from ..event_stream import Answer, Emit, EventStream
+from ..._context.handle import core_of, handle_of
+from ..http.body import read_body
+from ..http.responses import Answer, Emit, EventStream
 from ..prompts import Begun
 from ..reply import Part, write
-from .answer import Blocks, blocks_of, stop_of
 from .errors import AnthropicErrors
-from .message_request import MessageRequest
-from .thinking import asked_of
+from .events import Blocks, blocks_of, stop_of
+from .messages_body import CountRequest, MessageRequest
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from ..completion import Asked
     from ..server import Server
+
+
+def asked_of(server: Server, body: CountRequest) -> Asked:
+    """What a client asks of this model. Raises Refused, also for a thought that leaves nothing for an answer; in a
+    strict server where one is to think that does not."""
+    if core_of(server.context).chat.format.thought is not None:
+        body.check_budget()
+        return server.checked(body.asked())
+    if body.thinking is not None and body.thinking.type != "disabled":
+        server.ignored.leave_out("thinking", "the model does not reason")
+    if body.effort:
+        server.ignored.leave_out("output_config.effort", "the model does not reason")
+    return server.checked(replace(body.asked(), thinking=None, effort=None))
+
+
+async def count_tokens(server: Server, request: Request) -> Response:
+    """The endpoint: what `usage` of the same request would say of its prompt."""
+    body = await read_body(server, request, CountRequest)
+    server.check_model(body.model, known="claude-")
+    asked, errors = asked_of(server, body), AnthropicErrors()
+
+    async def counted() -> Response:
+        async with server.admitted(request.headers):
+            tokens = await server.tokens_of(asked.messages, asked.tools, asked.template)
+        return JSONResponse(MessageTokensCount(input_tokens=len(tokens)).model_dump(), headers=errors.headers)
+
+    return Answer(counted, errors)
 
 
 async def create_message(server: Server, request: Request) -> Response:

@@ -16,15 +16,15 @@ from openai.types.chat.chat_completion_chunk import Choice as ChunkChoice
 from openai.types.chat.chat_completion_chunk import ChoiceDelta
 from starlette.responses import JSONResponse, Response
 
-from ..._gather import gather
-from ..._handle import handle_of
-from ..body import read_body
-from ..choices import Choices
-from ..event_stream import Answer, Emit, EventStream
+from ..._aio.tasks import gather
+from ..._context.handle import handle_of
+from ..completion import Choices
+from ..http.body import read_body
+from ..http.errors import Refused
+from ..http.responses import Answer, Emit, EventStream
 from ..prompts import Begun, Progress
-from ..refused import Refused
 from ..reply import Part, Written, write
-from .chat_request import ChatRequest
+from .chat_body import ChatRequest
 from .errors import OpenAIErrors
 from .logprobs import logprobs_of
 from .prompt_progress import PromptProgress
@@ -33,8 +33,8 @@ from .usage import usage_of
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from ..._branch import Branch
-    from ..asked import Asked
+    from ..._context.branch import Branch
+    from ..completion import Asked
     from ..server import Server
 
 ERRORS = OpenAIErrors()

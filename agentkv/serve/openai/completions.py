@@ -11,26 +11,26 @@ from openai.types import Completion
 from openai.types.completion_choice import CompletionChoice, Logprobs
 from starlette.responses import JSONResponse, Response
 
-from ..._gather import gather
-from ..._handle import core_of, handle_of
-from ..body import read_body
-from ..choices import Choices
-from ..event_stream import Answer, Events, EventStream
+from ..._aio.tasks import gather
+from ..._context.handle import core_of, handle_of
+from ..completion import Choices
+from ..http.body import read_body
+from ..http.errors import check_ids
+from ..http.responses import Answer, Events, EventStream
 from ..prompts import Begun, Progress
-from ..refused import check_ids
 from .chat import ERRORS
-from .completion_request import CompletionRequest, Prompt
+from .completions_body import CompletionRequest, Prompt
+from .logprobs import TextLogprobs
 from .prompt_progress import PromptProgress
-from .sampling import stops_of
-from .text_logprobs import TextLogprobs
+from .sampling_body import stops_of
 from .usage import usage_of
 
 if TYPE_CHECKING:
     from openai.types import CompletionUsage
     from starlette.requests import Request
 
-    from ..._branch import Branch
-    from ..._generation import Generation
+    from ..._context.branch import Branch
+    from ..._types.results import Generation
     from ..server import Server
 
 Send = Callable[..., Awaitable[None]]

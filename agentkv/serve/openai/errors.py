@@ -6,7 +6,7 @@ import json
 
 from starlette.responses import JSONResponse, Response
 
-from ..refused import Refused
+from ..http.errors import Refused
 
 _TYPES = {
     "key": "authentication_error",

@@ -1,4 +1,4 @@
-"""`GET /v1/models`: the model that is served, under each of its names."""
+"""`/v1/models`: the served model under each of its names; and `/v1/embeddings`, which a generating model refuses."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from openai.types import Model
 from starlette.responses import JSONResponse, Response
+
+from ..http.errors import Refused
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -28,3 +30,9 @@ async def show_model(server: Server, request: Request) -> Response:
 
 def _model(server: Server, name: str) -> Model:
     return Model(id=name, created=server.began, object="model", owned_by="agentkv")
+
+
+async def refuse_embeddings(server: Server, request: Request) -> Response:
+    """Raises Refused, which says so."""
+    told = "this server makes no embeddings: the model writes text; ask a server of an embedding model"
+    raise Refused("invalid", told, "unsupported_endpoint")

@@ -1,5 +1,7 @@
-"""`POST /v1/responses`: items in, items out. A response that is stored is a branch, and whoever goes on from it forks
-that branch."""
+"""`/v1/responses`: items in, items out.
+
+A stored response is a branch, and a request that continues it forks that branch.
+"""
 
 from __future__ import annotations
 
@@ -23,27 +25,26 @@ from openai.types.responses import (
 from pydantic import BaseModel
 from starlette.responses import JSONResponse, Response
 
-from ..._errors import TooManyBranches
-from ..._handle import handle_of
-from ..body import read_body
-from ..event_stream import Answer, Emit, Events, EventStream
+from ..._context.handle import handle_of
+from ..._types.errors import TooManyBranches
 from ..fitting import without_header
+from ..http.body import read_body
+from ..http.errors import Refused, refused
+from ..http.responses import Answer, Emit, Events, EventStream
 from ..prompts import Begin, Begun, untold
-from ..refused import Refused, refused
 from ..reply import Part, Written, write
 from ..server import messages_of
 from .chat import ERRORS
-from .response_items import new_id
-from .response_output import Output, event_of
-from .responses_request import FunctionTool, NamespaceTool, ResponsesRequest
+from .items import Output, event_of, new_id
+from .responses_body import FunctionTool, NamespaceTool, ResponsesRequest
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from ..._branch import Branch
-    from ..asked import Asked
+    from ..._context.branch import Branch
+    from ..completion import Asked
+    from ..conversations import Kept
     from ..server import Prompted, Server
-    from ..shelf import Kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,3 +283,49 @@ def _choice(body: ResponsesRequest) -> object:
     if choice is None:
         return "auto"
     return choice.type if choice.name is None else {"type": "function", "name": choice.name}
+
+
+async def show_response(server: Server, request: Request) -> Response:
+    """`GET`: the response as it was given."""
+    return JSONResponse(_stored(server, request).response)
+
+
+async def delete_response(server: Server, request: Request) -> Response:
+    """`DELETE`: it is forgotten, and its cells are free. Those that went on from it stay."""
+    _stored(server, request)
+    response = request.path_params["response"]
+    server.shelf.drop(kept_as(response))
+    return JSONResponse({"id": response, "object": "response", "deleted": True})
+
+
+async def list_input_items(server: Server, request: Request) -> Response:
+    """`GET .../input_items`: its own input, without that of the responses before it; the newest first, or as the
+    parameters `order`, `after` and `limit` say."""
+    items = list(_stored(server, request, "order", "after", "limit").items)
+    asked = request.query_params
+    if asked.get("order", "desc") not in ("asc", "desc"):
+        raise Refused("invalid", "order must be asc or desc", param="order")
+    if asked.get("order", "desc") == "desc":
+        items.reverse()
+    if "after" in asked:
+        ids = [item["id"] for item in items]
+        if asked["after"] not in ids:
+            raise Refused("invalid", "after names no item of this response", param="after")
+        items = items[ids.index(asked["after"]) + 1 :]
+    limit = asked.get("limit", "20")
+    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:4]) <= 100):
+        raise Refused("invalid", "limit must be a number from 1 to 100", param="limit")
+    page = items[: int(limit)]
+    ends = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {"first_id": None, "last_id": None}
+    return JSONResponse({"object": "list", "data": page, "has_more": len(page) < len(items), **ends})
+
+
+def _stored(server: Server, request: Request, *known: str) -> Stored:
+    """Raises Refused, also for query parameters that mean nothing here."""
+    for name in request.query_params:
+        if name not in known:
+            what = f"{name} is not supported by this server; leave it out"
+            raise Refused("invalid", what, "unsupported_parameter", name)
+    response = request.path_params["response"]
+    missing = Refused("missing", f"there is no response {response!r}", "response_not_found", "response_id")
+    return found(server, response, missing)[1]

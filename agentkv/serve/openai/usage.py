@@ -8,7 +8,7 @@ from typing import Any
 from openai.types import CompletionUsage
 from openai.types.completion_usage import CompletionTokensDetails, PromptTokensDetails
 
-from ..._generation import Generation
+from ..._types.results import Generation
 
 
 def usage_of(prompt: int, cached: int, made: Iterable[Generation[Any]], reasoning: int = 0) -> CompletionUsage:

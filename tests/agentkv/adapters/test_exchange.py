@@ -12,8 +12,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from agentkv._loop_thread import LoopThread
-from agentkv.adapters._exchange import AsyncTransport, Door
+from agentkv._aio.loop_thread import LoopThread
+from agentkv.adapters._asgi import AsyncTransport, Door
 
 
 class Endless:

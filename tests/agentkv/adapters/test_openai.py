@@ -17,7 +17,7 @@ import openai
 import pytest
 
 import agentkv as kv
-from agentkv._loop_thread import LoopThread
+from agentkv._aio.loop_thread import LoopThread
 from agentkv.adapters.openai import blocking_client, client
 
 from ..conftest import loop_threads

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sniffio import current_async_library
 
 import agentkv as kv
-from agentkv.agents.threads import ToolThreads
+from agentkv._aio.threads import ToolThreads
 
 
 def live_tasks() -> int:

@@ -8,8 +8,8 @@ from typing import Any
 import anyio
 
 import agentkv as kv
-from agentkv.agents.calling import Call, Desk
-from agentkv.agents.threads import ToolThreads
+from agentkv._aio.threads import ToolThreads
+from agentkv.agents.tool_runner import Call, Desk
 
 
 class Table:

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 import agentkv as kv
-from agentkv.agents.threads import ToolThreads
+from agentkv._aio.threads import ToolThreads
 
 from .table import until_idle
 

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 import agentkv as kv
-from agentkv._worker import EngineWorker
+from agentkv._engine.worker import EngineWorker
 
 from .conftest import TWO_CALLS, OpenDesk, as_tool, desk_agent
 from .test_agent_stream import events_of, kinds
@@ -112,8 +112,8 @@ async def test_sixteen_tools_run_at_once_while_others_decode(open_desk: OpenDesk
     """All sixteen are under way at one time, threads and tasks alike, and two other branches go on meanwhile."""
     import threading
 
-    from agentkv.agents.calling import Call, Desk
-    from agentkv.agents.threads import ToolThreads
+    from agentkv._aio.threads import ToolThreads
+    from agentkv.agents.tool_runner import Call, Desk
 
     barrier = threading.Barrier(9, timeout=20)
     arrived, everybody = [], anyio.Event()

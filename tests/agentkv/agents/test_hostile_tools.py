@@ -14,8 +14,8 @@ from pydantic import AfterValidator
 from sniffio import current_async_library
 
 import agentkv as kv
-from agentkv.agents.calling import Call, Desk
-from agentkv.agents.threads import ToolThreads
+from agentkv._aio.threads import ToolThreads
+from agentkv.agents.tool_runner import Call, Desk
 from tests.agentkv.conftest import loop_threads
 
 pytestmark = pytest.mark.anyio

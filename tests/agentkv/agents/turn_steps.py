@@ -16,7 +16,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 import agentkv as kv
-from agentkv.agents.results import ERROR
+from agentkv.agents.tool_runner import ERROR
 from agentkv.testing.replies import Reply
 
 CITIES = ("Oslo", "Tolvik", "Brasno", "Riga")

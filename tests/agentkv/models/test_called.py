@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import agentkv as kv
-from agentkv.models._called import folder_called
+from agentkv.models._resolve import folder_called
 from tests.runtime.store.stores import hub_file, ollama_model
 
 

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from agentkv.output._subschemas import subschemas
+from agentkv.output._schema_checks import subschemas
 
 from .random_schemas import Schema, random_schema
 

@@ -13,8 +13,8 @@ from llguidance import LLMatcher
 from numpy.typing import NDArray
 
 import agentkv as kv
-from agentkv.output._driver import Grammars
-from agentkv.output._matching import GrammarVocabulary
+from agentkv.output._compiler import Grammars
+from agentkv.output._grammar_matcher import GrammarVocabulary
 
 pytestmark = pytest.mark.anyio
 

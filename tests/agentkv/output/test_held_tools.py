@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from agentkv_runtime.formats import FAMILIES, Format
 
-from agentkv.output._held_tools import held_tools, say_loosened
-from agentkv.output._refusal import refusal
+from agentkv.output._schema_checks import refusal
+from agentkv.output._tool_schemas import held_tools, say_loosened
 
 from .odd_schemas import odd_schema
 

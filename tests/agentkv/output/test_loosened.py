@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agentkv.output._loosened import loosened
+from agentkv.output._loosen import loosened
 from agentkv.output.json_schema import unheld
 
 CITY = {"type": "string", "minLength": 2}

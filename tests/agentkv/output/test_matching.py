@@ -11,8 +11,8 @@ import pytest
 from agentkv_runtime.folder.model_folder import read_model_folder
 
 import agentkv as kv
-from agentkv.output._matching import GrammarRule, GrammarState, GrammarVocabulary
-from agentkv.output._state import Masks
+from agentkv.output._grammar_matcher import GrammarRule, GrammarState, GrammarVocabulary
+from agentkv.output._matcher import Masks
 
 
 def _object(*names: str) -> str:

@@ -10,8 +10,8 @@ from agentkv_runtime.text.tokenizer import Tokenizer
 from pydantic import BaseModel
 
 import agentkv as kv
-from agentkv.output._asked import asked
-from agentkv.output._driver import Grammars
+from agentkv.output._compiler import Grammars
+from agentkv.output._spec import asked
 
 
 class Person(BaseModel):

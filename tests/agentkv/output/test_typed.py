@@ -18,8 +18,7 @@ from pydantic import AfterValidator, AnyUrl, BaseModel, ConfigDict, Field, Json,
 from typing_extensions import TypedDict
 
 import agentkv as kv
-from agentkv.output._held_schema import FORMATS
-from agentkv.output._typed import Typed
+from agentkv.output._typed import FORMATS, Typed
 
 from .matching import accepts, walk
 

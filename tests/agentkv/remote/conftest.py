@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import agentkv as kv
-from agentkv._loop_thread import LoopThread
+from agentkv._aio.loop_thread import LoopThread
 
 from ..serve.conftest import Served
 from .faulty_proxy import FaultyProxy, proxied

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import agentkv as kv
-from agentkv._loop_thread import LoopThread
+from agentkv._aio.loop_thread import LoopThread
 from agentkv.serve import Settings
 from tests.faults import SERVERS
 from tests.models import tiny_spec, write_hf_folder

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from agentkv.serve.listener import listener
+from agentkv.serve.http.listener import listener
 
 VLLM_TAPE = Path(__file__).parent / "recorded" / "vllm.json"
 

@@ -10,7 +10,7 @@ import anyio.to_thread
 import pytest
 
 import agentkv as kv
-from agentkv._loop_thread import LoopThread
+from agentkv._aio.loop_thread import LoopThread
 
 from ..serve.conftest import Served
 from .faulty_proxy import hangs_up, proxied

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import agentkv as kv
-from agentkv._loop_thread import LoopThread
+from agentkv._aio.loop_thread import LoopThread
 from tests.faults import SERVERS, fail_at
 
 from ..serve.conftest import Served

@@ -16,7 +16,7 @@ import anyio
 import pytest
 
 import agentkv as kv
-from agentkv._loop_thread import LoopThread
+from agentkv._aio.loop_thread import LoopThread
 
 from .conftest import QUESTION, Broken
 from .faulty_proxy import Exchange, Fault, answers, cut_after, hangs, hangs_up, proxied, tls_in_front_of, until_event

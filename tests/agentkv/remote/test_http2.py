@@ -15,7 +15,7 @@ from hypercorn.asyncio import serve
 from hypercorn.config import Config
 
 import agentkv as kv
-from agentkv._loop_thread import LoopThread
+from agentkv._aio.loop_thread import LoopThread
 from agentkv.serve import Settings, application
 
 from .conftest import QUESTION

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 import agentkv as kv
-from agentkv.remote.connecting import RemoteHost
+from agentkv.remote.connect import RemoteHost
 
 from .conftest import QUESTION, Broken
 from .faulty_proxy import answers, hangs_up

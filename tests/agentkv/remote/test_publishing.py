@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 import agentkv as kv
-from agentkv._loop_thread import LoopThread
-from agentkv._published import PublishedBranch
+from agentkv._aio.loop_thread import LoopThread
+from agentkv._documents.published import PublishedBranch
 
 from .conftest import QUESTION, Broken
 from .faulty_proxy import answers, hangs_up, leaves_at_once, loses_the_answer

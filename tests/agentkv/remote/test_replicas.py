@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 import httpx
 import pytest
 
-from agentkv.remote.connection import Connection
+from agentkv.remote.http import Connection
 from agentkv.remote.replicas import Replica, Replicas, share
 
 pytestmark = pytest.mark.anyio

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from agentkv.remote._stops import StopMatcher
+from agentkv.remote.stop_strings import StopMatcher
 
 
 def first_end(text: bytes, stops: list[bytes]) -> tuple[int, int] | None:

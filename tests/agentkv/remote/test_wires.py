@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 import agentkv as kv
-from agentkv._loop_thread import LoopThread
+from agentkv._aio.loop_thread import LoopThread
 from agentkv.remote.errors import Busy, event_error
 
 from .conftest import QUESTION, Broken

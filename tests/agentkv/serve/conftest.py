@@ -17,7 +17,7 @@ from starlette.applications import Starlette
 
 import agentkv as kv
 from agentkv.serve import Settings, application
-from agentkv.serve.listener import listener
+from agentkv.serve.http.listener import listener
 from agentkv.serve.server import Server
 
 SETTINGS = Settings(names=("nano", "alias"))

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from agentkv.serve.admission import Admission
-from agentkv.serve.refused import Refused
+from agentkv.serve.http.errors import Refused
 
 from .conftest import SETTINGS, Served, serving
 

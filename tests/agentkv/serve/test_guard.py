@@ -100,7 +100,7 @@ async def test_what_is_not_there() -> None:
 
 @pytest.mark.parametrize("begun", [b"", b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n"])
 async def test_a_client_that_never_comes_to_ask_is_hung_up_on(begun: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentkv.serve.listener.HEADER_SECONDS", 0.2)
+    monkeypatch.setattr("agentkv.serve.http.listener.HEADER_SECONDS", 0.2)
 
     def slow(host: str, port: int) -> bytes:
         with socket.create_connection((host, port), timeout=30) as client:
@@ -114,7 +114,7 @@ async def test_a_client_that_never_comes_to_ask_is_hung_up_on(begun: bytes, monk
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentkv.serve.body.BODY_SECONDS", 0.2)
+    monkeypatch.setattr("agentkv.serve.http.body.BODY_SECONDS", 0.2)
     head = (
         b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n"
     )
@@ -172,7 +172,7 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_failure(capl
 
 
 async def test_a_reader_that_stops_does_not_keep_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentkv.serve.event_stream.LAST_SECONDS", 0.2)
+    monkeypatch.setattr("agentkv.serve.http.responses.LAST_SECONDS", 0.2)
     async with serving(replace(SETTINGS, most_seconds=0.5, most_kept=0)) as site:
         ends = {str(i): -100 for i in site.ctx.tokenizer.eos_ids}
         body = {**BODY, "max_tokens": 4000, "n": 8, "logprobs": True, "top_logprobs": 20, "logit_bias": ends}

@@ -9,7 +9,7 @@ import anyio
 import httpx
 import pytest
 
-from agentkv.serve import idempotency
+from agentkv.serve.http import idempotency
 from tests.faults import fail_at
 
 from .conftest import Served, serving

@@ -17,7 +17,8 @@ import anyio
 import httpx
 import pytest
 
-from agentkv.serve import event_stream, prompts
+from agentkv.serve import prompts
+from agentkv.serve.http import responses
 
 from .conftest import SETTINGS, Served, serving
 
@@ -131,7 +132,7 @@ def cached_of(usage: dict[str, Any]) -> int:
 async def test_the_head_and_pings_come_before_the_prompt_is_read(
     protocol: Protocol, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_stream, "PING_SECONDS", 0.01)
+    monkeypatch.setattr(responses, "PING_SECONDS", 0.01)
     async with serving_slowly() as served:
         with held_back(served) as steps:
             async with served.http.stream("POST", protocol.path, json=asked(protocol)) as response:
@@ -194,7 +195,7 @@ async def test_what_was_read_is_kept_for_a_client_that_comes_again(turns: int, s
 async def test_a_request_that_waits_for_its_turn_is_told_that_the_server_is_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(event_stream, "PING_SECONDS", 0.01)
+    monkeypatch.setattr(responses, "PING_SECONDS", 0.01)
     chat = PROTOCOLS[0]
     async with serving_slowly(most_running=1) as served:
         with held_back(served) as steps:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import jsonschema
 import pytest
 
-from agentkv.serve.endpoints import BODIES, ENDPOINTS
-from agentkv.serve.openapi import openapi
+from agentkv.serve.http.openapi import openapi
+from agentkv.serve.routes import BODIES, ENDPOINTS
 
 from .conftest import SETTINGS, serving
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import agentkv as kv
-from agentkv._generate_options import checked_thinking
+from agentkv._model.generate_options import checked_thinking
 from agentkv.output._thinking import HAND_OVER
 from agentkv.serve import Settings
 from agentkv.serve.reasoning import EFFORTS, reasoning_of

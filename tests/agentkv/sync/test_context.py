@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import agentkv as kv
-from agentkv._worker import EngineWorker
+from agentkv._engine.worker import EngineWorker
 
 QUESTION = [{"role": "user", "content": "Who are you?"}]
 ANSWER = "I am Nano, your desk agent."

@@ -12,7 +12,7 @@ from rich.console import Console
 
 import agentkv as kv
 from agentkv.terminal.chat import _answer
-from agentkv.terminal.talk import Talk
+from agentkv.terminal.session import Talk
 from agentkv.testing import call
 
 from .chats import ANSWER, tool_file

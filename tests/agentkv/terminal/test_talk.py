@@ -8,7 +8,7 @@ from anyio.lowlevel import checkpoint
 
 import agentkv as kv
 from agentkv.terminal import commands
-from agentkv.terminal.talk import Talk
+from agentkv.terminal.session import Talk
 from agentkv.terminal.tools import CALCULATOR
 
 pytestmark = pytest.mark.anyio

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 import agentkv as kv
-from agentkv.adapters.mcp.named_branches import NamedBranches
+from agentkv.adapters.mcp.served_branches import NamedBranches
 
 pytestmark = pytest.mark.anyio
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from agentkv.serve.anthropic.conversation import openai_messages
-from agentkv.serve.anthropic.message_request import CountRequest
-from agentkv.serve.refused import Refused
+from agentkv.serve.anthropic.messages_body import CountRequest, openai_messages
+from agentkv.serve.http.errors import Refused
 
 
 def made(messages: list[dict[str, Any]], system: Any = ()) -> list[dict[str, Any]]:

@@ -15,11 +15,10 @@ from agentkv_runtime.formats.parsed import (
 )
 from prometheus_client import Counter
 
-from agentkv._conversation import Conversation
-from agentkv.serve.ignored import Ignored
-from agentkv.serve.openai.response_items import messages_of, read_items
-from agentkv.serve.openai.response_output import Output
-from agentkv.serve.refused import Refused
+from agentkv._chat.conversation import Conversation
+from agentkv.serve.http.errors import Refused
+from agentkv.serve.http.ignored import Ignored
+from agentkv.serve.openai.items import Output, messages_of, read_items
 from agentkv.serve.reply import Part
 
 STRICT = Ignored(Counter("left_out", "Nothing.", ["what"], registry=None), strict=True)

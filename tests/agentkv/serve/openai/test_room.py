@@ -11,8 +11,8 @@ import pytest
 from openai.types.responses import Response
 
 import agentkv as kv
-from agentkv.serve import shelf
-from agentkv.serve.shelf import Shelf
+from agentkv.serve import conversations
+from agentkv.serve.conversations import Shelf
 
 from ..conftest import Serve, Served
 
@@ -104,7 +104,7 @@ async def test_what_can_be_kept_nowhere_is_closed(served: Served, monkeypatch: p
     async def fails(_: kv.Branch) -> None:
         raise kv.TooManyBranches("no branch is left")
 
-    monkeypatch.setattr(shelf, "_bare", fails)
+    monkeypatch.setattr(conversations, "_bare", fails)
     own = Shelf(8)
     branches = [await served.ctx.branch(text) for text in ("one", "two")]
     for branch in branches:

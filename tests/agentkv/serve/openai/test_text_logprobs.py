@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from agentkv._generation import Token, TopLogprob
-from agentkv.serve.openai.text_logprobs import TextLogprobs
+from agentkv._types.results import Token, TopLogprob
+from agentkv.serve.openai.logprobs import TextLogprobs
 
 SPELLED = [b"a", "é".encode()[:1], "é".encode()[1:], b"<end>", b"b"]
 

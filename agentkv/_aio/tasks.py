@@ -1,0 +1,118 @@
+"""Tasks that run together and fail as one, and callbacks that may be plain or async."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Sequence
+from types import TracebackType
+from typing import Any, TypeVar, cast
+
+import anyio
+from anyio.abc import TaskGroup
+from anyio.lowlevel import checkpoint_if_cancelled
+
+from .._types.errors import InvalidInput
+from .._types.show import shown
+
+T = TypeVar("T")
+
+
+async def gather(*awaitables: Awaitable[T]) -> list[T]:
+    """Awaits all at once and returns their results in order.
+
+    The first failure cancels the rest, waits until they are settled, and is raised itself (not in a group).
+
+    Raises:
+        InvalidInput: something that cannot be awaited, or a coroutine that was awaited before; then nothing is begun.
+    """
+    try:
+        _check(awaitables)
+    except InvalidInput:
+        for awaitable in awaitables:
+            if inspect.iscoroutine(awaitable):
+                awaitable.close()
+        raise
+    results: list[Any] = [None] * len(awaitables)
+    failures: list[Exception] = []
+
+    async def run(index: int, awaitable: Awaitable[T]) -> None:
+        try:
+            results[index] = await uncancelled(awaitable, f"awaitable {index}")
+        except Exception as error:
+            failures.append(error)
+            group.cancel_scope.cancel()
+
+    try:
+        async with anyio.create_task_group() as group:
+            for index, awaitable in enumerate(awaitables):
+                group.start_soon(run, index, awaitable)
+    finally:
+        for awaitable in awaitables:  # those that a failure kept from starting
+            if inspect.iscoroutine(awaitable):
+                awaitable.close()
+    if failures:
+        raise failures[0]
+    return results
+
+
+async def uncancelled(awaitable: Awaitable[T], what: str) -> T:
+    """What it comes to. Raises InvalidInput where it ends as cancelled and nobody cancelled it: as something does that
+    awaits a task which somebody else cancelled. It would end the task that awaits it in silence. And for what cannot be
+    awaited."""
+    if not inspect.isawaitable(awaitable):
+        raise InvalidInput(f"{what} returned {shown(awaitable)}, but it must be an async function")
+    try:
+        return await awaitable
+    except anyio.get_cancelled_exc_class() as error:
+        await checkpoint_if_cancelled()
+        raise InvalidInput(
+            f"{what} raised {type(error).__name__}, but nobody cancelled it; catch that where it awaits something that "
+            "is cancelled"
+        ) from error
+
+
+def _check(awaitables: Sequence[object]) -> None:
+    for index, awaitable in enumerate(awaitables):
+        if not inspect.isawaitable(awaitable):
+            advice = "; unpack the list: gather(*awaitables)" if isinstance(awaitable, list | tuple) else ""
+            raise InvalidInput(f"awaitable {index} is {shown(awaitable)}, which cannot be awaited{advice}")
+        if inspect.iscoroutine(awaitable) and (
+            inspect.getcoroutinestate(awaitable) != inspect.CORO_CREATED
+            or any(awaitable is other for other in awaitables[:index])
+        ):
+            raise InvalidInput(f"awaitable {index} is {shown(awaitable)}, which is awaited already; call it again")
+
+
+class Together:
+    """A task group that raises its first failure itself, not in a group; those that end the program come first.
+
+    On asyncio one that another task ends the program with stays in its group.
+    """
+
+    def __init__(self) -> None:
+        self._group = anyio.create_task_group()
+
+    async def __aenter__(self) -> TaskGroup:
+        return await self._group.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        try:
+            return await self._group.__aexit__(kind, error, traceback)
+        except BaseExceptionGroup as failures:
+            found = failures.exceptions
+            first = next((failure for failure in found if not isinstance(failure, Exception)), found[0])
+            if isinstance(first, KeyboardInterrupt | SystemExit) and first is not error and _on_asyncio():
+                raise  # it has ended the loop from its own task; a second time would leave no time to clean up
+        raise first
+
+
+def _on_asyncio() -> bool:
+    return anyio.get_cancelled_exc_class() is asyncio.CancelledError
+
+
+async def awaited(value: Awaitable[T] | T) -> T:
+    """What a callback returned, waited for where it is to be."""
+    return cast(T, await value if inspect.isawaitable(value) else value)

@@ -1,0 +1,1 @@
+"""Messages to text to tokens, and back: templates, call formats, conversations."""

@@ -1,0 +1,80 @@
+"""The language of one open model: prompts to tokens, tokens to messages."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from .._types.errors import ModelError
+from .call_habits import CallHabits, Rescue
+from .prompt import Encoding
+from .reply import ReplyReader
+from .template import Chat
+from .tokenizer import Spelling, Tokenizer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from agentkv_runtime.formats import Format
+    from agentkv_runtime.text.tokenizer import Tokenizer as ModelTokenizer
+
+    from .call_format import CallFormat
+
+
+class ChatModel:
+    """Tokenizer, chat template and call format of a Context's model.
+
+    Attributes:
+        tokenizer: as users have it.
+        encoding: makes tokens of prompts.
+        reader: makes messages of tokens.
+        spelling: makes text of tokens.
+        habits: how the model writes calls.
+        call_format: what the format is looked up by; None where the tokenizer itself says.
+    """
+
+    def __init__(
+        self,
+        tokenizer: ModelTokenizer,
+        call_format: CallFormat | None,
+        *,
+        path: Path,
+        vocab_size: int,
+        max_prompt: int,
+        max_positions: int | None,
+        rescue: Rescue,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._path = path
+        self._rescue = rescue
+        self.call_format = call_format
+        self.habits = CallHabits(self._find_format, rescue)
+        self.spelling = Spelling(tokenizer)
+        self.reader = ReplyReader(tokenizer, lambda: self.format)
+        chat = Chat(tokenizer, self.reader.find_format)
+        self.encoding = Encoding(tokenizer, chat, self.reader, vocab_size, max_prompt, max_positions)
+        self.tokenizer = Tokenizer(tokenizer, chat, vocab_size)
+
+    @property
+    def format(self) -> Format:
+        """How the model's output is read as a message. Raises ModelError where the folder says it wrongly."""
+        return self.habits.format
+
+    @cached_property
+    def token_bytes(self) -> list[bytes]:
+        """Bytes of each token, special ones too."""
+        return self.tokenizer.token_bytes()
+
+    @cached_property
+    def call_ends(self) -> frozenset[int]:
+        """Tokens with which a call may become complete."""
+        ends = {character.encode()[-1] for character in self.format.call_ends}
+        return frozenset(i for i, spelled in enumerate(self.token_bytes) if not ends.isdisjoint(spelled))
+
+    def _find_format(self) -> Format:
+        from agentkv_runtime.formats import find_format
+
+        try:
+            return find_format(self._tokenizer, self.call_format, rescue=self._rescue is not False)
+        except ValueError as error:
+            raise ModelError(f"{self._path}: {error}; or pass call_format (--call-format) when opening") from error

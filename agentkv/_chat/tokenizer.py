@@ -1,0 +1,226 @@
+"""The tokenizer of an open model, and the text of tokens as the engine spells what it generates.
+
+A character that is begun but not ended has no text yet: the token that ends it gets all of it. It becomes U+FFFD once
+something else follows.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from agentkv_runtime.errors import TemplateTimeout
+
+from .._types.checks import ChatMessage, checked_bool, checked_count, checked_ids, text_of
+from .._types.errors import InvalidInput
+from .._types.show import shown
+from .messages import checked_messages, checked_tools
+from .template import MOST_SECONDS, Chat, translated
+from .tool_results import in_call_order
+
+if TYPE_CHECKING:
+    from agentkv_runtime.text.added_tokens import ControlledText
+    from agentkv_runtime.text.tokenizer import Tokenizer as RuntimeTokenizer
+
+
+_MOST_IDS = 1 << 22  # of a table
+
+
+class Tokenizer:
+    """Text to ids and back, and conversations to ids: `Context.tokenizer`. Everything here is synchronous.
+
+    Every method raises InvalidInput for what it cannot take.
+    """
+
+    def __init__(self, tokenizer: RuntimeTokenizer, chat: Chat, model_vocab_size: int) -> None:
+        """Private: use `Context.tokenizer`."""
+        self._tokenizer = tokenizer
+        self._chat = chat
+        self._ids = max(tokenizer.vocab_size, model_vocab_size)
+
+    @property
+    def vocab_size(self) -> int:
+        """One past the highest id, added tokens included. `ModelInfo.vocab_size` may be larger: models are padded."""
+        return self._tokenizer.vocab_size
+
+    @property
+    def eos_ids(self) -> list[int]:
+        """Ids that end a generation."""
+        return list(self._tokenizer.eos_ids)
+
+    @property
+    def special_ids(self) -> list[int]:
+        """Ids that stand for no text: control tokens and ends."""
+        return list(self._tokenizer.special_ids)
+
+    @property
+    def bos_ids(self) -> list[int]:
+        """What the model expects in front of a text, often one id, often nothing."""
+        return list(self._tokenizer.bos_ids)
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether `apply_chat` works."""
+        return self._tokenizer.has_chat_template
+
+    @property
+    def template_variables(self) -> frozenset[str]:
+        """The names that the chat template looks up, such as `messages` and `enable_thinking`."""
+        return self._tokenizer.template_variables
+
+    def encode(self, text: str, *, bos: bool = False, parse_special: bool = True) -> list[int]:
+        """Ids of a text. `bos` puts `bos_ids` in front; with `parse_special=False` an added token (control tokens,
+        `<tool_call>` and the like) that is spelled out in the text stays plain text, which is what untrusted input
+        needs."""
+        if not isinstance(text, str | bytes):
+            raise InvalidInput(f"text is a {type(text).__name__}, but it must be a str")
+        bos, parse_special = checked_bool(bos, "bos"), checked_bool(parse_special, "parse_special")
+        return self._tokenizer.encode(text_of(text, "text"), bos=bos, parse_special=parse_special)
+
+    def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
+        """Text of ids; bytes that are no UTF-8 become U+FFFD, and ids that only the model has become nothing."""
+        skip_special = checked_bool(skip_special, "skip_special")
+        if not isinstance(ids, np.ndarray):
+            try:
+                ids = list(ids)
+            except Exception:
+                raise InvalidInput(f"ids are {shown(ids)}, but they must be a list of ints") from None
+        tokens = checked_ids(ids, self._ids)
+        size = self._tokenizer.vocab_size
+        return self._tokenizer.decode([i for i in tokens if i < size], skip_special=skip_special)
+
+    def token_bytes(self, size: int | None = None) -> list[bytes]:
+        """The bytes that each id stands for; joined, they are the text. `size` pads the list with empty entries up to
+        the model's vocabulary."""
+        size = self.vocab_size if size is None else checked_count(size, "size", 0, max(self._ids, _MOST_IDS))
+        return self._tokenizer.token_bytes(size)
+
+    def apply_chat(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **variables: Any,
+    ) -> list[int]:
+        """Ids of a conversation under the model's chat template.
+
+        Control tokens come from the template alone: those that messages or tools spell out are text. A message's
+        `role` is a word of the template's own; do not take it from others.
+
+        Args:
+            messages: mappings with a `role` and a `content`.
+            tools: tool definitions.
+            add_generation_prompt: open the assistant's turn.
+            variables: for the template, such as `enable_thinking=False`.
+
+        Raises:
+            InvalidInput: malformed messages or tools, no template, or a template that refuses them or does not end.
+        """
+        return self._tokenizer.encode_rendered(self._render(messages, tools, add_generation_prompt, variables))
+
+    def render_chat(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **variables: Any,
+    ) -> str:
+        """The text of which `apply_chat` makes ids. Raises as it does."""
+        return self._render(messages, tools, add_generation_prompt, variables).text
+
+    def _render_reply(
+        self, messages: Sequence[ChatMessage], tools: object, variables: Mapping[str, Any]
+    ) -> ControlledText:
+        """What the assistant answers, or goes on from within its last message."""
+        checked, definitions = checked_messages(messages), checked_tools(tools)
+        ordered = [checked[place] for place in in_call_order(checked)]
+        try:
+            with translated():
+                return self._chat.render_reply(ordered, definitions, variables, MOST_SECONDS, lambda _: None).text
+        except TemplateTimeout as error:
+            raise InvalidInput(str(error)) from error
+
+    def _render(self, messages: object, tools: object, reply: object, variables: Mapping[str, Any]) -> ControlledText:
+        checked, definitions = checked_messages(messages), checked_tools(tools)
+        opened = checked_bool(reply, "add_generation_prompt")
+        try:
+            with translated():
+                return self._chat.render(checked, definitions, opened, variables, MOST_SECONDS, lambda _: None)
+        except TemplateTimeout as error:
+            raise InvalidInput(str(error)) from error
+
+
+_LONGEST_BEGINNING = 3  # bytes of a character without its last
+_ENDED = ("eos", "stop")  # by the model or a stop string, behind which nothing ends a character
+
+
+def text_decoder(begun: bytes = b"") -> codecs.IncrementalDecoder:
+    """What makes text of bytes as they come, behind the beginning of a character."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.decode(begun)
+    return decoder
+
+
+def text_of_generation(spelled: bytes, finish_reason: str | None) -> str:
+    """The text of what was generated: whole characters."""
+    return text_decoder().decode(spelled, final=is_ended(finish_reason))
+
+
+def is_ended(finish_reason: str | None) -> bool:
+    """Does nothing end a character that such a generation has begun?"""
+    return finish_reason in _ENDED
+
+
+def beginning(spelled: bytes) -> bytes:
+    """The bytes at the end that begin a character and do not end it."""
+    decoder = text_decoder()
+    decoder.decode(spelled[-_LONGEST_BEGINNING:])
+    return decoder.getstate()[0]
+
+
+class Spelling:
+    """Of one model. Bytes that are not UTF-8 become U+FFFD; ids that only the model has stand for nothing."""
+
+    def __init__(self, tokenizer: RuntimeTokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    @cached_property
+    def _bytes(self) -> list[bytes]:
+        return self._tokenizer.token_bytes()
+
+    @cached_property
+    def _special(self) -> frozenset[int]:
+        return frozenset(self._tokenizer.special_ids)
+
+    def token(self, token: int) -> str:
+        """What one token spells by itself, a special one too."""
+        return self.piece(token).decode("utf-8", "replace")
+
+    def begun(self, tokens: Sequence[int]) -> bytes:
+        """The bytes of a character that the last tokens begin and do not end."""
+        spelled = b""
+        for token in reversed(tokens):
+            if token in self._special or len(spelled) >= _LONGEST_BEGINNING:
+                break
+            spelled = self.piece(token) + spelled
+        return beginning(spelled)
+
+    def whole(self, tokens: Sequence[int]) -> str:
+        """The text of tokens, special ones too, without a character that the last ones begin and do not end."""
+        begun, end, cut = len(self.begun(tokens)), len(tokens), b""
+        while begun and (len(cut) < begun or cut[0] & 0xC0 == 0x80):  # back to where a character begins
+            end -= 1
+            cut = self.piece(tokens[end]) + cut
+        ids = [token for token in tokens[:end] if token < self._tokenizer.vocab_size]
+        return self._tokenizer.decode(ids, skip_special=False) + cut[: len(cut) - begun].decode("utf-8", "replace")
+
+    def spelled(self, tokens: Iterable[int]) -> bytes:
+        """The same as bytes, of which the last may be a part of a character."""
+        return b"".join(self.piece(token) for token in tokens if token not in self._special)
+
+    def piece(self, token: int) -> bytes:
+        """The bytes of one token, a special one too."""
+        return self._bytes[token] if token < len(self._bytes) else b""

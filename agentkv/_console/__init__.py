@@ -1,0 +1,1 @@
+"""Where commands print, and the progress that they show."""

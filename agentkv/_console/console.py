@@ -1,0 +1,147 @@
+"""Where commands print, and how they refuse."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, NoReturn
+
+import typer
+from agentkv_runtime.folder.printable import printable
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from .._types.errors import AgentKVError
+
+stdout = Console(emoji=False)
+stderr = Console(stderr=True, emoji=False)
+
+
+def bytes_text(n: int) -> str:
+    """A number of bytes as people read it."""
+    value = float(n)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{n} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.2f} GiB"
+
+
+def fail(message: object) -> NoReturn:
+    """Prints an error on one line and leaves with status 1."""
+    line = " ".join(part.strip() for part in str(message).splitlines())
+    stderr.print(f"[bold red]error:[/] {escaped(line)}", soft_wrap=True)
+    raise typer.Exit(1)
+
+
+@contextmanager
+def reporting() -> Iterator[None]:
+    """Ends a command that cannot go on with one line that says why, and status 1."""
+    from agentkv_runtime.errors import (
+        BackendError,
+        ExportError,
+        ModelFolderError,
+        PullError,
+        QualityError,
+        StoreError,
+        TokenizerError,
+    )
+
+    refusals = (
+        AgentKVError,
+        BackendError,
+        ExportError,
+        ModelFolderError,
+        PullError,
+        QualityError,
+        StoreError,
+        TokenizerError,
+    )
+
+    try:
+        yield
+    except refusals as error:
+        fail(error)
+    except BrokenPipeError:  # whoever read what is printed is gone
+        raise
+    except OSError as error:
+        fail(f"{error.filename}: {error.strerror}" if error.filename else error)
+    except MemoryError:
+        fail("out of memory; close other programs, or take a smaller model")
+
+
+@contextmanager
+def remembered_interrupts() -> Iterator[Callable[[], None]]:
+    """Yields what raises KeyboardInterrupt again once there was one: imports of large libraries swallow some.
+
+    One that ends in a finalizer, where Python would print it and go on, is remembered as well and not printed.
+    """
+    before, unraisable = signal.getsignal(signal.SIGINT), sys.unraisablehook
+    seen = False
+
+    def tell(lost: Any) -> None:
+        if not isinstance(lost.exc_value, KeyboardInterrupt):
+            unraisable(lost)
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        nonlocal seen
+        seen = True
+        raise KeyboardInterrupt
+
+    def check() -> None:
+        if seen:
+            raise KeyboardInterrupt
+
+    if before is signal.default_int_handler:  # whoever asked for another one keeps it
+        signal.signal(signal.SIGINT, interrupt)
+    sys.unraisablehook = tell
+    try:
+        yield check
+    finally:
+        sys.unraisablehook = unraisable
+        signal.signal(signal.SIGINT, before)
+
+
+def escaped(text: object) -> str:
+    """Text of unknown origin as rich markup that shows it and obeys nothing in it."""
+    return escape(printable(text))
+
+
+def print_rows(title: str, rows: Sequence[tuple[str, str]]) -> None:
+    """A table as wide as the terminal. Elsewhere a row is one line, which programs may read."""
+    if not stdout.is_terminal:
+        width = max(len(name) for name, _ in rows)
+        lines = [title, *(f" {name:<{width}}  {value}".rstrip() for name, value in rows)]
+        stdout.print("\n".join(map(printable, lines)), soft_wrap=True, markup=False, highlight=False)
+        return
+    table = Table(show_header=False, title=escaped(title), title_justify="left", box=None)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(name, escaped(value))
+    stdout.print(table)
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table whose first column names things and whose others are numbers, within the terminal's width.
+
+    Elsewhere a row is one line, which programs may read.
+    """
+    if stdout.is_terminal:
+        table = Table(title=escaped(title), title_justify="left", box=None, header_style="bold")
+        for number, column in enumerate(columns):
+            table.add_column(column, overflow="fold", justify="right" if number else "left")
+        for row in rows:
+            table.add_row(*map(escaped, row))
+        stdout.print(table)
+        return
+    every = [columns, *rows]
+    widths = [max(len(row[at]) for row in every) for at in range(len(columns))]
+    lines = [
+        f" {row[0]:<{widths[0]}}" + "".join(f"  {row[at]:>{widths[at]}}" for at in range(1, len(row))) for row in every
+    ]
+    stdout.print("\n".join(map(printable, [title, *lines])), soft_wrap=True, markup=False, highlight=False)

@@ -1,0 +1,1 @@
+"""Context and Branch: the public verbs, generations, streams and overflow."""

@@ -1,0 +1,117 @@
+"""The services that all branches of one Context share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import xxhash
+
+from .._chat.model import ChatModel
+from .._model.options import MOST_POSITIONS
+from .._storage.layout import ModelKey
+from .._storage.save import Storage
+from .._types.errors import ForeignBranch, InvalidInput
+from .handle import handle_of
+from .registry import BranchRegistry
+
+if TYPE_CHECKING:
+    from .._chat.call_habits import Rescue
+    from .._engine.loop import StepLoop
+    from .._model.open import OpenModel
+    from .._state.branch_state import Histories
+    from .branch import Branch
+    from .overflow import Overflow
+
+T = TypeVar("T")
+
+
+class Home:
+    """Services of one Context: step loop, tokens of its branches, chat model, constraint compiler, drafters.
+
+    Attributes:
+        context: the Context itself, which branches only hand out.
+        loop: runs the engine's verbs and jobs.
+        states: tokens and conversation of each branch.
+        observers: hear what happens beside the engine's verbs.
+        model: what was opened.
+        chat: makes tokens of prompts and messages of tokens.
+        grammars: compiles constraints.
+        registry: the open branches.
+        overflow: policy of branches that name none.
+    """
+
+    def __init__(
+        self,
+        context: Any,
+        loop: StepLoop,
+        states: Histories,
+        model: OpenModel,
+        overflow: Overflow,
+        rescue: Rescue,
+    ) -> None:
+        self.context = context
+        self.loop = loop
+        self.states = states
+        self.observers = states.observers
+        self.model = model
+        info = model.info
+        states.trained_positions = info.trained_positions
+        self.chat = ChatModel(
+            model.tokenizer,
+            model.call_format,
+            path=info.path,
+            vocab_size=info.vocab_size,
+            max_prompt=loop.snapshot.engine.capacity if info.window is None else MOST_POSITIONS,
+            max_positions=info.max_positions,
+            rescue=rescue,
+        )
+        self.grammars = model.grammars(model.tokenizer, info.vocab_size)
+        self.registry = BranchRegistry()
+        self.overflow = overflow
+        self._singletons: dict[object, Any] = {}
+        self._key: ModelKey | None = None
+
+    def singleton(self, make: Callable[..., T], *given: Any) -> T:
+        """The one result of `make` in this Context; `given` are its arguments the first time."""
+        if make not in self._singletons:
+            self._singletons[make] = make(*given)
+        return cast(T, self._singletons[make])
+
+    def model_key(self) -> ModelKey:
+        """What saved cells belong to. Takes a while the first time; from any thread."""
+        if self._key is None:
+            info = self.model.info
+            spelled = [len(piece).to_bytes(4, "little") + piece for piece in self.chat.token_bytes]
+            tokenizer = xxhash.xxh3_128_hexdigest(b"".join(spelled))
+            fingerprint = info.fingerprint or self.model.fingerprint()
+            # Floats that codes stood for are no basis for a Context that is exact to the bit.
+            kv_dtype = info.kv_dtype if info.quantize_after is None else f"{info.kv_dtype}+int8"
+            self._key = ModelKey(fingerprint, info.backend, kv_dtype, tokenizer, self.model.window)
+        return self._key
+
+    @property
+    def storage(self) -> Storage:
+        """What saving and loading need."""
+        return Storage(self.loop, self.states, self.grammars, self.model_key)
+
+    def check_maps_files(self, option: str) -> None:
+        """Raises InvalidInput where files cannot be mapped into the cache."""
+        if self.model.info.backend != "cpu":
+            raise InvalidInput(
+                f"{option}=True needs cells that files can be mapped into, which the backend "
+                f"{self.model.info.backend!r} does not have; leave it out, or open the Context with backend='cpu'"
+            )
+
+    def check_publishes(self) -> None:
+        """Raises InvalidInput where no server keeps branches under names."""
+        if not self.model.publishes:
+            raise InvalidInput(
+                "branches are published on a server, which keeps them for others: kv.Context.connect(url, "
+                "backend='agentkv'); in this process hand the branch on, or save it to a file"
+            )
+
+    def check_owns(self, branch: Branch) -> None:
+        """Raises ForeignBranch for a branch of another Context."""
+        if handle_of(branch).core is not self:
+            raise ForeignBranch(f"branch {branch.id} lives in another Context; open both branches in one")

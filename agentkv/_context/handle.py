@@ -1,0 +1,177 @@
+"""A branch as verbs, streams and policies have it: the record that its views share, and the right to act on it.
+
+Other rooms enter here: `handle_of` a Branch, `core_of` a Context.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from .._types.errors import BranchBusy, BranchClosed, InvalidInput
+from .lease import acting_hold
+from .overflow_policies import Stop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .._engine.commands import Job, Worker
+    from .._engine.interface import StepEngine
+    from .._engine.loop import StepLoop
+    from .._state.branch_state import History
+    from .._storage.load import Loaded
+    from .branch import Branch
+    from .context import Context
+    from .core import Home
+    from .lease import Hold
+    from .overflow import Overflow
+
+
+class BranchRecord:
+    """State of one branch, shared by the Branch that users hold and by every view of it. Once nobody refers to it, the
+    engine's branch is released.
+
+    Attributes:
+        core: services of its Context.
+        state: its tokens and conversation.
+        overflow: policy that makes room.
+        reused: tokens that were in the cache when the branch began.
+        loaded: origin of the cells of a branch that was loaded from a file.
+        closed: whether it was closed.
+        branch: weak reference to the Branch itself, which may be gone where views are left.
+        parent: weak reference to the branch that it was forked from; None for a root.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_finalizer",
+        "branch",
+        "closed",
+        "core",
+        "loaded",
+        "overflow",
+        "parent",
+        "reused",
+        "state",
+    )
+
+    def __init__(self, core: Home, state: History, overflow: Overflow, reused: int) -> None:
+        self.core = core
+        self.state = state
+        self._finalizer = weakref.finalize(self, core.loop.release, state.id)
+        self._finalizer.atexit = False
+        self.overflow = overflow
+        self.reused = reused
+        self.loaded: Loaded | None = None
+        self.closed = False
+        self.branch: weakref.ref[Branch] | None = None
+        self.parent: weakref.ref[Branch] | None = None
+
+    def close(self) -> bool:
+        """Marks it as closed, which its closer tells the engine. False where it was closed before."""
+        was_open = not self.closed
+        self.closed = True
+        self._finalizer.detach()
+        return was_open
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BranchHandle:
+    """A branch, and the right to act on it. Whoever holds one keeps the engine's branch.
+
+    Attributes:
+        record: what all handles of the branch share.
+        lease: the turn that this handle acts for; None for anybody.
+    """
+
+    record: BranchRecord
+    lease: Hold | None = None
+
+    @property
+    def id(self) -> int:
+        """Number of the branch within its Context."""
+        return self.record.state.id
+
+    @property
+    def core(self) -> Home:
+        """Services of its Context."""
+        return self.record.core
+
+    @property
+    def loop(self) -> StepLoop:
+        """The step loop of its Context."""
+        return self.record.core.loop
+
+    @property
+    def state(self) -> History:
+        """Its tokens and conversation, as of the last verb that ended."""
+        return self.record.state
+
+    @property
+    def makes_room(self) -> bool:
+        """Whether a policy is asked where it does not fit."""
+        return not isinstance(self.record.overflow, Stop)
+
+    @property
+    def overflow_of_forks(self) -> Overflow:
+        """Policy that forks begin with: none is asked on behalf of itself."""
+        return Stop() if self.state.asking else self.record.overflow
+
+    def check_open(self) -> None:
+        """Raises ContextClosed, WrongEventLoop, BranchClosed."""
+        self.loop.check_open()
+        if self.record.closed:
+            raise BranchClosed(f"branch {self.id} is closed; use a live branch, or fork before closing")
+
+    def check_free(self) -> None:
+        """For verbs that change the branch, or run something on it. Raises as `check_open`, and BranchBusy."""
+        self.check_open()
+        if self.state.hold not in (None, self.lease, acting_hold.get()):
+            raise BranchBusy(f"branch {self.id} is in an agent's turn; wait for its end, or work on a fork")
+
+    def check_started(self, verb: str) -> None:
+        """For verbs that need tokens. Raises as `check_free`, and InvalidInput."""
+        self.check_free()
+        if not len(self.state):
+            raise InvalidInput(f"{verb} on branch {self.id}, which has no tokens; extend it first")
+
+    async def ready(self, verb: str | None = None) -> None:
+        """For verbs that need the cells: brings back those that were offloaded. Awaits nothing else."""
+        self.check_free()
+        await self.reload()
+        self.check_free()
+        if verb is not None:
+            self.check_started(verb)
+
+    async def reload(self) -> None:
+        """Brings back what was offloaded. Awaits nothing else."""
+        while self.state.aside is not None:
+            await self.state.aside.reload()
+            self.check_open()
+
+    async def call(
+        self,
+        verb: Callable[[StepEngine], T],
+        undo: Callable[[Worker, T], None] | None = None,
+        told: Callable[[T], None] | None = None,
+    ) -> T:
+        """Runs a verb of the engine, as `StepLoop.call`."""
+        return await self.loop.call(verb, undo, told)
+
+    async def run(self, job: Job[T]) -> T:
+        """Runs a job to its end, as `StepLoop.run`."""
+        return await self.loop.run(job)
+
+
+def handle_of(branch: Branch) -> BranchHandle:
+    """The handle of a branch."""
+    return branch._handle
+
+
+def core_of(context: Context) -> Home:
+    """The services of a Context."""
+    return context._core

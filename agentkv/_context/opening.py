@@ -1,0 +1,82 @@
+"""A Context about to be opened: for an `async with` block, or for code that does not await."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import wraps
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec
+
+from .._types.errors import InvalidInput, WrongEventLoop
+from .handle import core_of
+
+if TYPE_CHECKING:
+    from ..sync.context import SyncContext
+    from .context import Context
+
+P = ParamSpec("P")
+HOW = "write `async with kv.Context.open(...) as ctx:`, or `.sync()` behind it where nothing is awaited"
+
+
+class Opening(AbstractAsyncContextManager["Context", bool | None]):
+    """What `Context.open` returns: `async with` opens the model, and so does `sync()`. For one of the two, once."""
+
+    def __init__(self, opened: AbstractAsyncContextManager[Context]) -> None:
+        """Private: use `Context.open`."""
+        self._opened = opened
+
+    def __aenter__(self) -> Coroutine[Any, Any, Context]:
+        return self._opened.__aenter__()
+
+    def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> Coroutine[Any, Any, bool | None]:
+        return self._opened.__aexit__(kind, error, traceback)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"nothing is open yet, so there is no {name}: {HOW}", name=name, obj=self)
+
+    def __enter__(self) -> NoReturn:
+        raise InvalidInput(f"`with` opens nothing here: {HOW}")
+
+    def __exit__(self, *of: object) -> None: ...
+
+    def __await__(self) -> NoReturn:
+        raise InvalidInput(f"`await` opens nothing here: {HOW}")
+
+    def sync(self) -> SyncContext:
+        """Opens the model on an event loop in a thread of its own: a Context whose verbs block.
+
+        `with kv.Context.open("my-model").sync() as ctx: ...`, or without `with`, until `ctx.close()` or the end of the
+        process. Raises as opening does.
+        """
+        from .._aio.loop_thread import LoopThread
+        from ..sync.context import SyncContext
+
+        thread = LoopThread(lambda: self._opened)
+        return SyncContext(thread.value, thread)
+
+
+def opening(open_it: Callable[P, AsyncIterator[Context]]) -> Callable[P, Opening]:
+    """`contextlib.asynccontextmanager` whose result has `sync` as well."""
+    made = asynccontextmanager(open_it)
+
+    @wraps(open_it)
+    def opened(*args: P.args, **kwargs: P.kwargs) -> Opening:
+        return Opening(made(*args, **kwargs))
+
+    return opened
+
+
+def sync_of(context: Context) -> SyncContext:
+    """A Context that is open on the caller's event loop, for other threads. Raises ContextClosed, WrongEventLoop."""
+    from .._aio.loop_thread import OnLoop
+    from ..sync.context import SyncContext
+
+    core_of(context).loop.check_open()
+    try:
+        return SyncContext(context, OnLoop(asyncio.get_running_loop()))
+    except RuntimeError:
+        raise WrongEventLoop("blocking calls need asyncio, and this Context is trio's; await its verbs") from None

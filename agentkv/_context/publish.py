@@ -1,0 +1,120 @@
+"""Publishing branches, attaching to them, and the server's side of both."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .._documents.published import PublishedBranch, conversation_saved
+from .._engine.commands import Job, check_finished
+from .branch import Branch, new_branch
+from .extend import Moved
+from .handle import handle_of
+
+if TYPE_CHECKING:
+    from agentkv_runtime.engine import StoredBranch
+
+    from .._engine.interface import Finished, PublishingEngine, StepEngine
+    from .core import Home
+    from .overflow import Overflow
+
+
+async def publish(branch: Branch, name: str) -> None:
+    """Has the server keep the branch as it is now. Raises BranchExists, RemoteError."""
+    handle = handle_of(branch)
+    history = handle.state
+    while True:
+        await handle.ready()
+        end, saved = history.end, conversation_saved(history.conversation)
+        marks = {mark: place.length for mark, place in history.marks.items()}
+
+        def start(engine: PublishingEngine, end: Any = end, saved: Any = saved, marks: Any = marks) -> int:
+            if engine.tip(branch.id) != end:
+                raise Moved
+            return engine.publish(branch.id, name, saved, marks)
+
+        try:
+            return await handle.run(Job(start, check_finished))  # type: ignore[arg-type]
+        except Moved:
+            pass  # it is published as it is by now
+
+
+async def attach(home: Home, name: str, overflow: Overflow | None) -> Branch:
+    """A new branch like the published one. Raises BranchNotFound, RemoteError."""
+    created: list[int] = []  # by the thread
+
+    def start(engine: PublishingEngine) -> int:
+        branch, _ = engine.create()
+        created.append(branch)
+        return engine.attach(branch, name)
+
+    def finish(finished: Finished) -> int:
+        check_finished(finished)
+        published: PublishedBranch = finished.published  # type: ignore[attr-defined]
+        home.states[created[0]].restore(published.conversation(), published.marks)
+        return len(published.tokens)
+
+    reused = await home.loop.run(Job(start, finish, undo=lambda worker: worker.close(created[0])))  # type: ignore[arg-type]
+    return new_branch(home, created[0], None, overflow, reused)
+
+
+async def snapshot_of(branch: Branch) -> PublishedBranch:
+    """The branch as it is now, also while it runs something."""
+    handle = handle_of(branch)
+    home, history = handle.core, handle.state
+    told: list[Any] = []
+
+    def take(engine: StepEngine) -> StoredBranch:
+        hold, (image,) = engine.pin([branch.id])
+        engine.unpin(hold.id)
+        return image
+
+    def tell(image: StoredBranch) -> None:
+        marks = {name: mark.length for name, mark in history.marks.items() if mark.length <= len(image.tokens)}
+        told.extend((conversation_saved(history.conversation.cut(len(image.tokens))), marks))
+
+    await handle.ready()
+    image = await handle.call(take, told=tell)
+    conversations, marks = told
+    return PublishedBranch(
+        tokens=image.tokens.tolist(),
+        rng_stream=image.rng_stream,
+        forks=image.forks,
+        conversations=conversations,
+        marks=marks,
+        output=home.grammars.saved_output(image),
+    )
+
+
+async def branch_of(source: Branch, published: PublishedBranch, overflow: Overflow) -> Branch:
+    """A branch over the cells of another one that has its tokens. Raises InvalidInput, ValueError."""
+    home, conversation = handle_of(source).core, published.conversation()
+    output: dict[str, Any] = {}
+    if (saved := published.output) is not None:
+        output["constraint"] = home.grammars.restored(saved.grammar)
+        output |= {f"output_{name}": getattr(saved, name) for name in ("began", "end", "complete")}
+
+    def restore(engine: StepEngine) -> list[int]:
+        from agentkv_runtime.engine import StoredBranch
+
+        hold, (image,) = engine.pin([source.id])
+        try:
+            stored = StoredBranch(
+                image.tokens,
+                image.rows,
+                rng_stream=published.rng_stream,
+                forks=published.forks,
+                next_logits=image.next_logits,
+                **output,
+            )
+            return engine.restore(hold.id, [stored])
+        finally:
+            engine.unpin(hold.id)
+
+    def undo(worker: Any, made: list[int]) -> None:
+        worker.close(made[0])
+
+    def told(made: list[int]) -> None:
+        home.states[made[0]].restore(conversation, published.marks)
+
+    (made,) = await home.loop.call(restore, undo, told)
+    return new_branch(home, made, None, overflow)

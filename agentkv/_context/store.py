@@ -1,0 +1,61 @@
+"""Branches in files: what users pass is checked here, and what comes back becomes branches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .._storage.load import Loading  # here: a verb may find no file to be opened any more
+from .._storage.save import Progress, Saved, Saving
+from .._types.checks import checked_bool, checked_name, checked_path
+from .._types.errors import InvalidInput
+from .._types.show import shown
+from .handle import handle_of
+
+if TYPE_CHECKING:
+    from .branch import Branch
+    from .core import Home
+
+
+async def save_branches(
+    core: Home, path: str | Path, branches: Mapping[str, Branch], shareable: bool, progress: Progress | None
+) -> Saved:
+    """Saves branches by name. Raises InvalidInput, ForeignBranch, BranchClosed, SnapshotError."""
+    from .branch import Branch
+
+    target = checked_path(path, "path", "a file")
+    if checked_bool(shareable, "shareable"):
+        core.check_maps_files("shareable")
+    if not isinstance(branches, Mapping) or len(branches) == 0:
+        raise InvalidInput(f"branches is {shown(branches)}, but it must be a mapping of names to at least one branch")
+    checked = {checked_name(name, "the name of a branch"): branch for name, branch in branches.items()}
+    for name, branch in checked.items():
+        if not isinstance(branch, Branch):
+            raise InvalidInput(f"branch {name!r} is {shown(branch)}, but save takes branches")
+        core.check_owns(branch)
+        handle_of(branch).check_open()
+    while any(branch.offloaded for branch in checked.values()):
+        for branch in checked.values():
+            await handle_of(branch).reload()
+    ids = {name: branch.id for name, branch in checked.items()}
+    return await Saving(core.storage, ids, target, shareable, progress).run()
+
+
+async def load_branches(
+    core: Home, path: str | Path, shared: bool, recompute: bool, progress: Progress | None, *, one: bool
+) -> dict[str, Branch]:
+    """Branches of a file by name; with `one` it must hold a single one. Raises as `Context.load`."""
+    from .branch import new_branch
+
+    core.loop.check_open()
+    file = checked_path(path, "path", "a file")
+    mapped, feeds = checked_bool(shared, "shared"), checked_bool(recompute, "recompute")
+    if mapped:
+        core.check_maps_files("shared")
+    loaded = await Loading(core.storage, file, mapped, feeds, progress).run(one=one)
+    branches = {}
+    for name, (id, origin) in loaded.items():
+        branches[name] = new_branch(core, id, None)
+        handle_of(branches[name]).record.loaded = origin
+    return branches

@@ -1,0 +1,225 @@
+"""Tokens of one generation as they come."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Container
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, get_args
+
+import anyio
+from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
+
+from .._chat.tokenizer import text_decoder
+from .._engine.jobs import GoOn, StreamJob
+from .._types.checks import checked_count, checked_word
+from .._types.errors import AgentKVError, BranchBusy
+from .._types.results import Generation, Out_co, Token
+from .extend import open_turn
+from .overflow import RoomMaker
+
+if TYPE_CHECKING:
+    from .._engine.interface import Emitted, Finished, StepEngine
+    from .branch import Branch
+    from .generate import GenerationRequest
+
+DEFAULT_BUFFER = 64
+Keep: TypeAlias = Literal["read", "made"]
+
+
+class TokenStream(Generic[Out_co]):
+    """An async context manager and iterator of `Token`, made by `Branch.stream`.
+
+    The generation runs at most `buffer` tokens ahead of the reader, then its branch (and no other) pauses.
+
+    Leaving the block stops it. The branch then holds exactly the tokens that the iterator handed out, as if the
+    generation had made no more, however far ahead it was; with `keep="made"` it holds all that were made. `generation`
+    is what was kept, with finish reason "cancelled" where that is not the whole. Should another task have gone on with
+    the branch after the generation had ended by itself, everything stays.
+    """
+
+    def __init__(
+        self,
+        branch: Branch,
+        request: GenerationRequest,
+        buffer: int,
+        keep: Keep,
+        urgent: Container[int] | None = None,
+    ) -> None:
+        """Private: use `Branch.stream`. `urgent`: the tokens that the reader is woken for, None for every one."""
+        self._branch = branch  # kept: one that nobody refers to is closed
+        self._handle = branch._handle
+        self._loop = self._handle.loop
+        self._request = request
+        self._job: StreamJob[Generation[Any]] = StreamJob(self._start, self._end, self._feed, self._wake, urgent)
+        self._room = RoomMaker(branch, 1)
+        self._taken_per_notice = max(buffer // 2, 1)
+        self._taken = 0  # tokens since the last notice
+        self._keep = checked_word(keep, "keep", get_args(Keep))
+        self._entered = False
+        self._left = False  # and nothing is handed out any more
+        self._gone = False  # its branch, when it was left
+        self._read = 0  # tokens that the reader has
+        self._finished: Finished | None = None
+        self._tokens: deque[Token] = deque()
+        self._count = 0
+        self._shown = 0  # characters in the texts of the tokens so far
+        self._decoder = text_decoder()
+        self._wakeup: anyio.Event | None = None
+
+    async def __aenter__(self) -> TokenStream[Out_co]:
+        if self._entered:
+            raise AgentKVError("this stream was entered before; call `branch.stream` again for another generation")
+        self._handle.check_free()
+        await checkpoint_if_cancelled()
+        await self._request.prepare()
+        await open_turn(self._branch)
+        await self._handle.ready()
+        self._request = self._request.after(self._handle.state)
+        self._decoder = text_decoder(self._request.begun)
+        self._entered = True
+        self._loop.submit(self._job)
+        try:
+            await self._job.started.wait()
+        except BaseException as error:
+            await self._leave(error)
+            raise
+        if self._job.failed and self._job.id is None:  # one that began hands out what it made, however soon it failed
+            self._job.result()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._leave(error)
+
+    async def _leave(self, error: BaseException | None) -> None:
+        """Nothing more is handed out; what was, decides what stays."""
+        if self._keep == "read":
+            self._left = True
+            self._job.kept = self._read
+            self._gone = self._branch.closed
+            self._tokens.clear()
+        if isinstance(error, GeneratorExit):  # the coroutine is torn down: nothing can be awaited any more
+            self._loop.drop(self._job)
+        else:
+            await self._loop.cancel(self._job)
+
+    def __aiter__(self) -> TokenStream[Out_co]:
+        return self
+
+    async def __anext__(self) -> Token:
+        """The next token; raises what ended the generation, if it was an error."""
+        self._check_entered()
+        if not await self._there():
+            raise StopAsyncIteration
+        token = self._tokens.popleft()
+        self._take(token)
+        return token
+
+    async def batch(self, most: int | None = None) -> list[Token]:
+        """All tokens that are there, or at most so many; none after the end, and else one at least.
+
+        Raises as the iterator does, and InvalidInput for a `most` below 1.
+        """
+        if most is not None:
+            checked_count(most, "most", 1)
+        self._check_entered()
+        await self._there()
+        tokens = [self._tokens.popleft() for _ in range(min(len(self._tokens), most or len(self._tokens)))]
+        self._take(*tokens)
+        return tokens
+
+    def _unread(self, count: int) -> None:
+        """The last tokens that were handed out count as not read: they are not kept where those that were read are."""
+        self._read -= count
+
+    def _first(self, count: int) -> Generation[Any]:
+        """So many of its first tokens, as a generation that was cut there, once it has ended."""
+        if self._finished is None:
+            return self._job.result()
+        return self._request.cut(self._finished, count)
+
+    def _check_entered(self) -> None:
+        if not self._entered:
+            raise AgentKVError("the stream has not begun; use `async with branch.stream(...) as tokens`")
+        self._loop.check_here()
+
+    async def _there(self) -> bool:
+        """Waits for a token. False at the end; raises what it was, if it was an error."""
+        # A token that came just as the reader was cancelled is not handed out: asyncio alone would prefer the token.
+        await (checkpoint() if self._tokens else checkpoint_if_cancelled())
+        while not self._tokens:
+            if self._left:
+                return False
+            if self._job.settled.is_set():
+                self._job.result()
+                return False
+            if self._handle.state.asking:
+                raise BranchBusy("two tasks read one stream; give each its own branch")
+            if self._job.full:
+                made = await self._room.make()
+                self._job.full = False
+                self._loop.submit(GoOn(self._job, made))
+                continue  # it may have ended meanwhile
+            if self._wakeup is not None:
+                raise BranchBusy("two tasks read one stream; give each its own branch")
+            self._wakeup = anyio.Event()
+            try:
+                await self._wakeup.wait()
+            finally:
+                self._wakeup = None
+        return True
+
+    def _take(self, *tokens: Token) -> None:
+        """The reader has these."""
+        self._taken += len(tokens)
+        if self._taken >= self._taken_per_notice:
+            self._loop.taken(self._job, self._taken)
+            self._taken = 0
+        self._read += sum(token.id >= 0 for token in tokens)
+
+    @property
+    def generation(self) -> Generation[Out_co]:
+        """The generation, once it has ended: all of it in the block, and afterwards what was kept.
+
+        Raises AgentKVError before, and the error that ended it.
+        """
+        if not self._job.settled.is_set():
+            raise AgentKVError("the generation still runs; read the stream to its end or leave its block first")
+        finished = self._finished
+        shortened = self._left and (self._job.cut or self._gone)
+        if shortened and finished is not None and self._read < len(finished.tokens):
+            return self._request.cut(finished, self._read)
+        return self._job.result()
+
+    def _start(self, engine: StepEngine) -> int:
+        return self._request.start(engine)  # as it is once the stream was entered
+
+    def _feed(self, items: list[Emitted]) -> None:
+        while items and not self._left:
+            item = items.pop(0)
+            text = self._decoder.decode(item.text)
+            likely = self._request.likely(item.top_logprobs) if self._request.options.top_logprobs else ()
+            self._tokens.append(Token(item.token, text, item.logprob, self._count, likely))
+            self._count += 1
+            self._shown += len(text)
+        self._wake()
+
+    def _end(self, finished: Finished) -> Generation[Any]:
+        self._finished = finished
+        generation = self._request.finish(finished)
+        if self._left:
+            return generation
+        held_back = generation.text[self._shown :]
+        if held_back and self._tokens:
+            last = self._tokens.pop()
+            self._tokens.append(replace(last, text=last.text + held_back))
+        elif held_back:
+            self._tokens.append(Token(-1, held_back, 0.0, self._count))
+        return generation
+
+    def _wake(self) -> None:
+        if self._wakeup is not None:
+            self._wakeup.set()

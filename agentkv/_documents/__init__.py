@@ -1,0 +1,1 @@
+"""Documents that outlive a process: saved conversations and published branches."""

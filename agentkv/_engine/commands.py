@@ -1,0 +1,280 @@
+"""Commands: requests of the event loop to the step loop's thread.
+
+A command is made on the event loop, applied once on the thread between two forwards, and settled once back on the
+event loop, whatever it or others raised. Whoever awaits it waits for `settled`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+import anyio
+
+from .._types.errors import BranchClosed, from_native
+
+if TYPE_CHECKING:
+    from .interface import CellStore, Finished, StepEngine
+
+T = TypeVar("T")
+
+
+class Worker(Protocol):
+    """What a command may use of the thread."""
+
+    engine: StepEngine
+    cells: CellStore
+    jobs: dict[int, Job[Any]]
+
+    def report(self, settle: Callable[[], None]) -> None:
+        """Has `settle` run on the event loop with the next post."""
+        ...
+
+    def close(self, branch: int) -> None:
+        """Frees a branch and ends what it runs; one that is closed already is left alone."""
+        ...
+
+
+class Command(ABC):
+    """Something the thread does between two forwards. Nobody awaits a plain command."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def apply(self, worker: Worker) -> None:
+        """Runs on the thread. What it raises is what the command fails with."""
+
+    def fail(self, error: BaseException) -> None:  # noqa: B027 - nobody waits for a plain command
+        """It could not be done; on the event loop."""
+
+
+class Awaited(Command, Generic[T]):
+    """A command with a result, or an error, that a task awaits."""
+
+    __slots__ = ("_error", "_result", "settled")
+
+    def __init__(self) -> None:
+        self.settled = anyio.Event()
+        self._result: T | None = None
+        self._error: BaseException | None = None
+
+    def succeed(self, result: T) -> None:
+        """Settles with a result; on the event loop."""
+        if not self.settled.is_set():
+            self._result = result
+            self.settled.set()
+
+    def fail(self, error: BaseException) -> None:
+        """Settles with an error; on the event loop."""
+        if not self.settled.is_set():
+            self._error = error
+            self.settled.set()
+
+    def revoke(self, worker: Worker) -> None:
+        """On the thread, after `apply`: nobody receives the result. Ends what runs, undoes what was done."""
+
+    @property
+    def failed(self) -> bool:
+        """Did it settle with an error?"""
+        return self._error is not None
+
+    def result(self) -> T:
+        """The result; raises the error it settled with."""
+        if self._error is not None:
+            raise self._error
+        return self._result  # type: ignore[return-value]
+
+
+class Verb(Awaited[T]):
+    """What is done as soon as it is applied.
+
+    `undo` takes back one whose result nobody receives; `told` hears of every result, on the event loop, in the order
+    in which the engine did things.
+    """
+
+    __slots__ = ("_done", "_told", "_undo")
+
+    def __init__(
+        self, undo: Callable[[Worker, T], None] | None = None, told: Callable[[T], None] | None = None
+    ) -> None:
+        super().__init__()
+        self._undo = undo
+        self._told = told
+        self._done: list[T] = []
+
+    def apply(self, worker: Worker) -> None:
+        result = self._do(worker)
+        self._done.append(result)
+        if self._told is not None:
+            worker.report(partial(self._told, result))
+        worker.report(partial(self.succeed, result))
+
+    def revoke(self, worker: Worker) -> None:
+        for result in self._done:
+            if self._undo is not None:
+                self._undo(worker, result)
+
+    @abstractmethod
+    def _do(self, worker: Worker) -> T: ...
+
+
+class Call(Verb[T]):
+    """A verb of the engine."""
+
+    __slots__ = ("_verb",)
+
+    def __init__(
+        self,
+        verb: Callable[[StepEngine], T],
+        undo: Callable[[Worker, T], None] | None = None,
+        told: Callable[[T], None] | None = None,
+    ) -> None:
+        super().__init__(undo, told)
+        self._verb = verb
+
+    def _do(self, worker: Worker) -> T:
+        return self._verb(worker.engine)
+
+
+class CellCall(Verb[T]):
+    """A verb that reads or writes what is in cells."""
+
+    __slots__ = ("_verb",)
+
+    def __init__(
+        self,
+        verb: Callable[[StepEngine, CellStore], T],
+        undo: Callable[[Worker, T], None] | None = None,
+        told: Callable[[T], None] | None = None,
+    ) -> None:
+        super().__init__(undo, told)
+        self._verb = verb
+
+    def _do(self, worker: Worker) -> T:
+        return self._verb(worker.engine, worker.cells)
+
+
+class Job(Awaited[T]):
+    """Work that takes steps: `start` hands it to the engine, `finish` makes the result of what the engine reports.
+
+    `finish` runs on the event loop, in the order of the engine's reports. `undo` runs on the thread where the job did
+    not succeed, or did for nobody; without one, the engine takes back what is all or nothing.
+    """
+
+    __slots__ = ("_finish", "_start", "_undo", "id")
+
+    def __init__(
+        self,
+        start: Callable[[StepEngine], int],
+        finish: Callable[[Finished], T],
+        undo: Callable[[Worker], None] | None = None,
+    ) -> None:
+        super().__init__()
+        self._start = start
+        self._finish = finish
+        self._undo = undo
+        self.id: int | None = None  # the engine's, once applied
+
+    def apply(self, worker: Worker) -> None:
+        self.id = self._start(worker.engine)
+        worker.jobs[self.id] = self
+
+    def wait_for_room(self) -> None:
+        """The engine has no room for it; on the event loop."""
+
+    def end(self, worker: Worker, finished: Finished) -> None:
+        """The engine is done with it; on the thread."""
+        if self._undo is not None and (finished.error is not None or finished.finish_reason == "cancelled"):
+            self._undo(worker)
+        worker.report(partial(self._settle, finished))
+
+    def revoke(self, worker: Worker) -> None:
+        if self.id is None:
+            return  # it never began
+        if self.id in worker.jobs:
+            worker.engine.cancel(self.id)
+        elif self._undo is not None:
+            self._undo(worker)
+        else:
+            worker.engine.undo(self.id)
+
+    def _settle(self, finished: Finished) -> None:
+        if self.settled.is_set():
+            return
+        try:
+            result = self._finish(finished)
+        except BaseException as error:  # whoever awaits it gets it, and the settlements after this one go on
+            self.fail(error)
+        else:
+            self.succeed(result)
+
+
+class Cancel(Awaited[None]):
+    """Takes back a command that was submitted before; settles when that is done."""
+
+    __slots__ = ("_command",)
+
+    def __init__(self, command: Awaited[Any]) -> None:
+        super().__init__()
+        self._command = command
+
+    def apply(self, worker: Worker) -> None:
+        self._command.revoke(worker)
+        worker.report(partial(self.succeed, None))
+
+
+class Close(Awaited[None]):
+    """Frees a branch and ends what it runs."""
+
+    __slots__ = ("_branch",)
+
+    def __init__(self, branch: int) -> None:
+        super().__init__()
+        self._branch = branch
+
+    def apply(self, worker: Worker) -> None:
+        worker.close(self._branch)
+        worker.report(partial(self.succeed, None))
+
+
+class Release(Command):
+    """The same for a branch that nobody refers to any more; made by finalizers, on any thread."""
+
+    __slots__ = ("_branch",)
+
+    def __init__(self, branch: int) -> None:
+        self._branch = branch
+
+    def apply(self, worker: Worker) -> None:
+        worker.close(self._branch)
+
+
+class News(Command):
+    """Something came to the engine from elsewhere, which it settles now."""
+
+    __slots__ = ()
+
+    def apply(self, worker: Worker) -> None:
+        pass
+
+
+class LetGo(Command):
+    """Lets cells go that were held to be read or written."""
+
+    __slots__ = ("_hold",)
+
+    def __init__(self, hold: int) -> None:
+        self._hold = hold
+
+    def apply(self, worker: Worker) -> None:
+        worker.engine.unpin(self._hold)
+
+
+def check_finished(finished: Finished) -> None:
+    """Raises what ended a job: its failure, or the close of its branch. A cut-short generation is not a failure."""
+    if finished.error is not None:
+        raise from_native(finished.error)
+    if finished.finish_reason == "cancelled" and finished.kind != "generate":
+        raise BranchClosed(f"the branch was closed during {finished.kind}; close it after what it runs")

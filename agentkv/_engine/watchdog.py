@@ -1,0 +1,54 @@
+"""Strategies that do not return: how those who wait for the step loop's thread find and interrupt them."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from types import FrameType
+
+from .worker import EngineWorker
+
+LOOKS_BEFORE_GIVING_UP = 4
+_CALLING = (EngineWorker.step.__code__, EngineWorker.settle.__code__)  # into the engine
+
+
+class StrategyInterrupted(BaseException):
+    """Raised inside a strategy that blocks the step loop while somebody wants to leave."""
+
+
+class BlockedStrategy:
+    """Watches one thread on behalf of one wait."""
+
+    def __init__(self, thread: threading.Thread | None) -> None:
+        self._thread = thread
+        self._frame: FrameType | None = None
+        self._looks = 0
+
+    def interrupt(self) -> bool:
+        """Looks once. From the second look that finds the same call of a strategy on, raises inside it.
+
+        That reaches Python code, not a C function that blocks: True once it has been of no use for a while.
+        """
+        frame = self._strategy_frame()
+        if frame is None or frame is not self._frame:
+            self._frame, self._looks = frame, 0
+            return False
+        self._looks += 1
+        assert self._thread is not None
+        ident = ctypes.c_ulong(self._thread.ident or 0)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(StrategyInterrupted))
+        return self._looks >= LOOKS_BEFORE_GIVING_UP
+
+    def _strategy_frame(self) -> FrameType | None:
+        """The frame that the engine called from within a step, if Python code of a strategy runs there now."""
+        if self._thread is None or self._thread.ident is None:
+            return None
+        above: FrameType | None = None
+        frame = sys._current_frames().get(self._thread.ident)
+        while frame is not None and frame.f_code not in _CALLING:
+            above, frame = frame, frame.f_back
+        if frame is None or above is None:
+            return None
+        runs_a_model = above.f_globals.get("__name__", "").startswith("agentkv_runtime.")  # torch's forward is Python
+        return None if runs_a_model else above

@@ -1,0 +1,1 @@
+"""Opening a model: its options, its export, its drafters."""

@@ -1,0 +1,1 @@
+"""What the event loop knows of each branch: tokens, conversation, marks; and who observes it."""

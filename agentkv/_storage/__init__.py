@@ -1,0 +1,1 @@
+"""Saving, loading and offloading branches: the file format and the operations."""

@@ -1,0 +1,284 @@
+"""Layout of a file of saved branches: its document, the names of its tensors, and which rows its arrays hold.
+
+document                  U8 [n]            JSON: a Document
+branches.<i>.tokens       I32 [length]      in the order of the document's branches
+branches.<i>.rows         I32 [pieces, 3]   from which row of the cells, to which position, how many
+logits.<i>                F32 [vocab_size]  next-token logits of the branches that name it
+cells.<array>             [rows, ...]       what the byte layer says that a cell holds, such as layers.0.k
+cells.<array>.<head>      [rows, numbers]   instead, in files that can be mapped: a lane, which begins at a page and is
+                                            padded to whole pages
+lacks                     U8 [rows]         only where some rows lack something: how many groups of layers, those with
+                                            the same window, from the shortest on, hold nothing for each row
+states.rows               I32 [n]           only where some rows have a recurrent state: which ones
+states.of.<array>         [n, ...]          the states of these rows
+
+The arrays of a layer have no rows for cells that its window has passed; a lane has zeros there, since its rows lie
+behind each other. The byte layer gives zeros for them as well. Lanes come first in the file: safetensors knows no gaps,
+so what is no whole page lies behind them.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import gcd
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from agentkv_runtime.tensor_file import SIZES, TensorSpec
+from pydantic import Field
+
+from .._documents.conversations import Count, Name, Saved, SavedConversations, SavedOutput
+
+if TYPE_CHECKING:
+    from agentkv_runtime.tensor_file import Bytes
+
+    from .._chat.conversation import Conversation
+    from .._engine.interface import CellStore, StepEngine
+
+
+FORMAT = "agentkv.branches"
+VERSION = "1"
+LACKING_VERSION = "3"  # some rows lack something; it may be for mapping, too, which alone is version 2
+LACKS = "lacks"
+DOCUMENT = "document"
+MOST_DOCUMENT_BYTES = 64 << 20
+MOST_VALUES = 4_000_000  # of a document: what a small file may make of memory is bounded, too
+
+Int32s = npt.NDArray[np.int32]
+
+
+class SavedBranch(Saved):
+    """A branch, without its tokens and rows."""
+
+    rng_stream: Annotated[int, Field(ge=0, lt=2**64)]
+    forks: Annotated[int, Field(ge=0, lt=2**32)]
+    logits: Count | None
+    conversation: Count | None
+    marks: dict[Name, Count]
+    output: SavedOutput | None
+    forgotten: tuple[tuple[Count, Count, Count, bool], ...] = ()
+    exact_from: Count = 0
+
+
+class Document(Saved):
+    """What a file says of its branches, by name."""
+
+    branches: dict[Name, SavedBranch]
+    conversations: SavedConversations
+
+
+class ModelKey(NamedTuple):
+    """What must be the same for rows to be worth anything: saved in the header, under these names."""
+
+    model: str
+    backend: str
+    kv_dtype: str
+    tokenizer: str
+    window: str = ""
+
+    def metadata(self) -> dict[str, str]:
+        """For the header."""
+        return {"format": FORMAT, "version": VERSION, **self._asdict()}
+
+
+class CellArray(NamedTuple):
+    """One array of what a cell holds, and where it lies in the bytes of a cell."""
+
+    spec: TensorSpec  # of one cell
+    begin: int
+    end: int
+    group: int | None = None  # of layers: cells may be without its rows
+
+    @property
+    def nbytes(self) -> int:
+        """Of one cell."""
+        return self.end - self.begin
+
+    def of(self, rows: int) -> TensorSpec:
+        """The tensor of so many cells."""
+        return TensorSpec(f"cells.{self.spec.name}", self.spec.dtype, (rows, *self.spec.shape))
+
+
+def cell_arrays(described: Sequence[tuple[str, str, Sequence[int], int | None]]) -> list[CellArray]:
+    """What a byte layer says that its cells hold."""
+    arrays: list[CellArray] = []
+    for name, dtype, shape, group in described:
+        if dtype not in SIZES:
+            raise ValueError(f"the byte layer has {dtype} in {name}, which files do not have")
+        begin = arrays[-1].end if arrays else 0
+        spec = TensorSpec(name, dtype, tuple(shape))
+        arrays.append(CellArray(spec, begin, begin + spec.nbytes, group))
+    return arrays
+
+
+@dataclass(frozen=True, slots=True)
+class BranchState:
+    """A branch outside of its Context."""
+
+    tokens: Int32s
+    rows: Int32s
+    rng_stream: int
+    forks: int
+    next_logits: npt.NDArray[np.float32]  # [0] where they are not known
+    conversation: Conversation
+    marks: Mapping[str, int] = field(default_factory=dict)
+    output: SavedOutput | None = None
+    forgotten: Sequence[tuple[int, int, int, bool]] = ()
+    exact_from: int = 0
+
+    def tensors(self, index: int) -> dict[str, Any]:
+        """Its arrays, by the names of their tensors."""
+        return {f"branches.{index}.tokens": self.tokens, f"branches.{index}.rows": self.rows}
+
+
+Lacks: TypeAlias = npt.NDArray[np.uint8]
+
+
+def held(array: CellArray, lacks: Lacks) -> npt.NDArray[np.bool_]:
+    """Of which rows an array holds something, bool [rows]."""
+    return np.ones(len(lacks), np.bool_) if array.group is None else lacks <= array.group
+
+
+def packed(rows: Bytes, arrays: Sequence[CellArray], lacks: Lacks) -> Bytes:
+    """Rows [n, bytes of a cell] without what they lack, array by array."""
+    if not lacks.any():
+        return rows
+    return np.concatenate([rows[held(array, lacks), array.begin : array.end].reshape(-1) for array in arrays])
+
+
+def unpacked(left: Bytes, arrays: Sequence[CellArray], lacks: Lacks) -> Bytes:
+    """The rows [n, bytes of a cell] that were packed, with zeros where they lack something."""
+    if not lacks.any():
+        return left
+    rows = np.zeros((len(lacks), arrays[-1].end), np.uint8)
+    for array in arrays:
+        here = held(array, lacks)
+        nbytes = int(here.sum()) * array.nbytes
+        rows[here, array.begin : array.end] = left[:nbytes].reshape(-1, array.nbytes)
+        left = left[nbytes:]
+    return rows
+
+
+LANES_VERSION = "2"
+PAGE = mmap.PAGESIZE
+MOST_DIGITS = 12  # of a number in a header
+
+
+class Lanes(NamedTuple):
+    """How many cells such a file has, and for pages of which size it was made."""
+
+    rows: int
+    page: int
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, str]) -> Lanes | None:
+        """What a header says; None where that is no sense."""
+        said = [metadata.get(name, "") for name in cls._fields]
+        if not all(text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS for text in said):
+            return None
+        lanes = cls(*map(int, said))
+        return lanes if lanes.page > 0 else None
+
+    def metadata(self) -> dict[str, str]:
+        """For the header."""
+        return {"version": LANES_VERSION, **{name: str(value) for name, value in self._asdict().items()}}
+
+    def tensor(self, lane: CellArray) -> TensorSpec:
+        """A lane in the file, padding included."""
+        return lane.of(-(-self.rows // unit(lane, self.page)) * unit(lane, self.page))
+
+    def padding(self, lane: CellArray) -> int:
+        """Bytes of it behind the last row."""
+        return self.tensor(lane).nbytes - self.rows * lane.nbytes
+
+
+def unit(lane: CellArray, page: int) -> int:
+    """After how many rows one begins at a page again."""
+    return page // gcd(page, lane.nbytes)
+
+
+def lanes_of(arrays: Sequence[CellArray]) -> list[CellArray]:
+    """The arrays of a cell, [heads, numbers], head by head."""
+    lanes: list[CellArray] = []
+    for array in arrays:
+        heads, *shape = array.spec.shape
+        nbytes = array.nbytes // heads
+        for head in range(heads):
+            begin = array.begin + head * nbytes
+            spec = TensorSpec(f"{array.spec.name}.{head}", array.spec.dtype, tuple(shape))
+            lanes.append(CellArray(spec, begin, begin + nbytes, array.group))
+    return lanes
+
+
+def alignment(lanes: Sequence[CellArray]) -> int:
+    """Where cells must begin for their keys and values to be pages; the scales beside them may still be none."""
+    return unit(max(lanes, key=lambda lane: lane.nbytes), PAGE)
+
+
+STATE_ROWS = "states.rows"
+STATES = "states.of."
+"""Tensors of a file: which rows have states, and behind this the name of each array of theirs."""
+BLOCK = 64  # positions, at the last of which the CPU's layers keep a state
+
+Rows = npt.NDArray[np.int32]
+
+
+class States(NamedTuple):
+    """Which rows of a hold have states, and what a state is."""
+
+    arrays: Sequence[CellArray]
+    rows: Rows
+
+    @property
+    def at_once(self) -> int:
+        """How many are read or written between two forwards."""
+        return max(1, (16 << 20) // self.arrays[-1].end) if self.arrays else 1
+
+    def slices(self) -> list[Rows]:
+        """The rows, so many at a time."""
+        return [self.rows[first : first + self.at_once] for first in range(0, len(self.rows), self.at_once)]
+
+
+def states_of(hold: int, count: int, engine: StepEngine, cells: CellStore) -> States:
+    """Those of a hold of so many rows."""
+    arrays = cell_arrays(cells.state_arrays)
+    rows = cells.with_states(engine.pinned_cells(hold, 0, count)) if arrays else []
+    return States(arrays, np.asarray(rows, np.int32))
+
+
+def _cells_of(hold: int, rows: Rows, engine: StepEngine) -> list[int]:
+    return [engine.pinned_cells(hold, int(row), 1)[0] for row in rows]
+
+
+def read_states(hold: int, rows: Rows, engine: StepEngine, cells: CellStore) -> Bytes:
+    """The states of some rows of a hold, uint8 [n, bytes of a state]."""
+    return cells.read_states(_cells_of(hold, rows, engine))
+
+
+def write_states(hold: int, rows: Rows, states: Bytes, engine: StepEngine, cells: CellStore) -> None:
+    """Writes them; the rows are there."""
+    cells.write_states(_cells_of(hold, rows, engine), states)
+
+
+def stateless(states: States, lacks: Lacks, branches: Sequence[BranchState]) -> int | None:
+    """The first row that should have a state and has none: one that ends a block and is held."""
+    if not states.arrays:
+        return None
+    group = states.arrays[0].group
+    assert group is not None, "layers with states have a window"
+    ends = np.zeros(len(lacks), np.bool_)
+    for branch in branches:
+        for row, position, count in branch.rows:
+            first = int(row) + (BLOCK - 1 - int(position)) % BLOCK
+            ends[first : int(row) + int(count) : BLOCK] = True
+    ends[states.rows] = False
+    missing = np.flatnonzero(ends & (lacks <= group))
+    return int(missing[0]) if len(missing) else None
+
+
+def state_spec(array: CellArray, rows: int) -> TensorSpec:
+    """The tensor of so many states."""
+    return TensorSpec(STATES + array.spec.name, array.spec.dtype, (rows, *array.spec.shape))

@@ -1,0 +1,269 @@
+"""Loading branches: cells are read from the file or mapped, and what does not fit is computed again from its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from .._engine.commands import Call, CellCall, Job, check_finished
+from .._engine.loop import in_thread
+from .._engine.pinned_cells import CellHold
+from .._types.errors import InvalidInput, SnapshotMismatch
+from .._types.log import log
+from .layout import BranchState, CellArray, ModelKey, alignment, cell_arrays, write_states
+from .reader import SnapshotFile
+from .save import SLICE_BYTES, Progress, Storage, reporting, write_rows
+
+if TYPE_CHECKING:
+    from agentkv_runtime.engine import Pin, StoredBranch
+
+    from .._engine.interface import CellStore, StepEngine
+    from .._engine.loop import StepLoop
+
+
+LANES_AT_ONCE = 32  # checked between two looks at whether the load was cancelled
+
+
+async def map_rows(
+    loop: StepLoop, file: SnapshotFile, hold: int, lanes: Sequence[CellArray], progress: Progress
+) -> int | None:
+    """Maps a file into the cells of a hold, once it is checked. Raises SnapshotError, InvalidInput.
+
+    Returns how many of its rows, from the first on, are pages of the file, the others being copies; None where the
+    cells do not lie in a row: nothing was written then.
+    """
+    for first in range(0, len(lanes), LANES_AT_ONCE):
+        await in_thread(loop, partial(file.check_lanes, lanes[first : first + LANES_AT_ONCE]))
+        progress(file.nbytes * first // len(lanes), file.nbytes)
+    offsets = file.offsets(lanes)
+
+    def into_cells(engine: StepEngine, store: CellStore) -> int | None:
+        cells = engine.pinned_cells(hold, 0, file.rows)
+        if not cells or list(cells) != list(range(cells[0], cells[0] + len(cells))):
+            return None
+        mapped = store.map_cells(cells[0], len(cells), file.fileno(), offsets)
+        if file.lacks.any():
+            engine.discard(hold, 0, file.lacks)
+        return mapped
+
+    mapped = await loop.run(CellCall(into_cells))
+    progress(file.nbytes, file.nbytes)
+    return mapped
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Where a loaded branch has its cells from.
+
+    Attributes:
+        path: the file.
+        reused: tokens whose keys and values came from the file.
+        shared: of these, tokens whose cells are pages of the file, which all who load it with `shared` have in memory
+            once. The last ones, up to a page, are copies; all are where the cache had no free cells in a row for them.
+        recomputed: tokens that were fed to the model again.
+        mismatch: why; empty where nothing was.
+    """
+
+    path: Path
+    reused: int
+    recomputed: int
+    mismatch: str
+    shared: int = 0
+
+
+Restored: TypeAlias = dict[str, tuple[int, Loaded]]
+"""By the branches' names in the file: their numbers, and where they have their cells from."""
+
+
+class Loading:
+    """The branches of one file on their way into a Context."""
+
+    def __init__(self, storage: Storage, path: Path, shared: bool, recompute: bool, progress: Progress | None) -> None:
+        self._storage = storage
+        self._loop = storage.loop
+        self._path = path
+        self._shared = shared
+        self._recompute = recompute
+        self._progress = reporting(progress)
+
+    async def run(self, *, one: bool) -> Restored:
+        """All of them or none; with `one` the file must hold a single one. Raises SnapshotError, SnapshotMismatch."""
+        file = await in_thread(self._loop, partial(SnapshotFile, self._path))
+        if one and len(file.branches) != 1:
+            names = ", ".join(map(repr, list(file.branches)[:8]))
+            raise InvalidInput(f"{self._path} holds {len(file.branches)} branches ({names}); use load_all")
+        if self._shared and not file.shareable:
+            raise SnapshotMismatch(
+                f"{self._path} was saved without shareable=True, so that its cells cannot be mapped; load it without "
+                "shared, and save the branches again"
+            )
+        arrays = file.parts(await self._loop.run(CellCall(lambda _, cells: cell_arrays(cells.cell_arrays))))
+        mismatch = await self._mismatch(file, arrays)
+        if mismatch and not self._recompute:
+            raise SnapshotMismatch(
+                f"{self._path} does not fit this Context: {mismatch}; open the Context as it was when the file was "
+                "saved, or pass recompute=True to feed the tokens again"
+            )
+        branches = await (self._fed_again(file, mismatch) if mismatch else self._filled(file, arrays))
+        log.info("branches loaded", path=str(self._path), branches=len(branches), recomputed=mismatch or None)
+        return branches
+
+    async def _mismatch(self, file: SnapshotFile, arrays: list[CellArray]) -> str:
+        """How the file differs from this Context; empty where its cells can be taken. Raises SnapshotMismatch."""
+        mine: ModelKey = await in_thread(self._loop, self._storage.model_key)
+        theirs = file.key
+        if theirs.tokenizer != mine.tokenizer:
+            raise SnapshotMismatch(
+                f"{self._path} was saved with another tokenizer, in which its tokens mean something else; begin a "
+                "branch anew from the messages or the text"
+            )
+        if theirs.model != mine.model:
+            return "it was saved from another model"
+        for name in ("backend", "kv_dtype", "window"):
+            if getattr(theirs, name) != getattr(mine, name):
+                one, other = getattr(theirs, name) or "none", getattr(mine, name) or "none"
+                return f"its {name} is {one!r}, and here it is {other!r}"
+        if {array.spec for array in arrays} != file.arrays:
+            return "its cells are laid out otherwise"
+        file.check_rows(arrays)
+        return ""
+
+    async def _filled(self, file: SnapshotFile, arrays: list[CellArray]) -> Restored:
+        align = alignment(arrays) if self._shared else 0
+        kept = await self._loop.run(CellCall(lambda _, cells: cell_arrays(cells.state_arrays)))
+        states = await in_thread(self._loop, partial(file.states, kept))
+        reserve = Call(
+            lambda engine: engine.reserve(file.rows, align), lambda worker, hold: worker.engine.unpin(hold.id)
+        )
+        try:
+            async with CellHold(self._loop, reserve) as hold:
+                mapped = None
+                if self._shared:
+                    mapped = await map_rows(self._loop, file, hold.id, arrays, self._progress)
+                if mapped is None:
+                    await self._copy(file, hold, arrays)
+                for some in states.slices():
+                    read = await in_thread(self._loop, partial(file.next_states, len(some), states))
+                    await self._loop.run(CellCall(partial(write_states, hold.id, some, read)))
+                stored = await in_thread(self._loop, lambda: [self._stored(state) for state in file.branches.values()])
+                return await self._entered(file, hold, stored, mapped or 0)
+        except InvalidInput as error:  # what the file says cannot be
+            raise file.damaged(str(error)) from error
+
+    async def _copy(self, file: SnapshotFile, hold: Pin, arrays: list[CellArray]) -> None:
+        step = max(1, SLICE_BYTES // arrays[-1].end)
+        for first in range(0, file.rows, step):
+            rows = await in_thread(self._loop, partial(file.next_cells, min(step, file.rows - first), arrays))
+            lacks = file.lacks[first : first + step]
+            await self._loop.run(CellCall(partial(write_rows, hold.id, first, rows, lacks)))
+            self._progress(file.nbytes * (first + len(rows)) // file.rows, file.nbytes)
+
+    async def _entered(self, file: SnapshotFile, hold: Pin, stored: list[StoredBranch], mapped: int) -> Restored:
+        def undo(worker: Any, ids: list[int]) -> None:
+            for branch in ids:
+                worker.close(branch)
+
+        def restore(engine: StepEngine) -> list[int]:
+            ids = engine.restore(hold.id, stored)
+            engine.unpin(hold.id)  # the cells are the branches' alone by the time that anybody counts them
+            return ids
+
+        def told(ids: list[int]) -> None:
+            for branch, state in zip(ids, file.branches.values(), strict=True):
+                self._converse(branch, state)
+
+        ids = await self._loop.call(restore, undo, told)
+        return {
+            name: (id, self._mapped(state, mapped))
+            for id, (name, state) in zip(ids, file.branches.items(), strict=True)
+        }
+
+    def _mapped(self, state: BranchState, mapped: int) -> Loaded:
+        """A branch that has its cells from the file, whose first `mapped` rows are pages of it."""
+        first, count = state.rows[:, 0], state.rows[:, 2]
+        shared = int(np.clip(mapped - first, 0, count).sum())
+        return Loaded(self._path, int(count.sum()), 0, "", shared)
+
+    def _stored(self, state: BranchState) -> StoredBranch:
+        from agentkv_runtime.engine import StoredBranch
+
+        output: dict[str, Any] = {}
+        if state.output is not None:
+            output["constraint"] = self._storage.grammars.restored(state.output.grammar)
+            output["output_began"] = state.output.began
+            output["output_end"] = state.output.end
+            output["output_complete"] = state.output.complete
+        return StoredBranch(
+            state.tokens,
+            state.rows,
+            rng_stream=state.rng_stream,
+            forks=state.forks,
+            next_logits=state.next_logits,
+            forgotten=state.forgotten,
+            exact_from=state.exact_from,
+            **output,
+        )
+
+    async def _fed_again(self, file: SnapshotFile, mismatch: str) -> Restored:
+        branches: Restored = {}
+        of = sum(len(state.tokens) for state in file.branches.values())
+        done = 0
+        try:
+            for name, state in file.branches.items():
+                id, reused = await self._fed(state)
+                branches[name] = id, Loaded(self._path, 0, len(state.tokens) - reused, mismatch)
+                done += len(state.tokens)
+                self._progress(done, of)
+        except BaseException:
+            for id, _ in branches.values():
+                self._loop.close(id)
+            raise
+        return branches
+
+    async def _fed(self, state: BranchState) -> tuple[int, int]:
+        """A branch of the same tokens, and how many of them a live branch had."""
+        created: list[int] = []  # by the thread
+        shared: list[int] = []
+
+        def create(engine: StepEngine) -> int:
+            branch, reused = self._without_rows(engine, state) if state.forgotten else engine.create(state.tokens)
+            try:
+                engine.set_stream(branch, state.rng_stream, state.forks)
+                job = engine.logits(branch) if state.forgotten else engine.extend(branch, state.tokens[reused:])
+            except Exception:
+                engine.close(branch)
+                raise
+            created.append(branch)
+            shared.append(reused)
+            return job
+
+        def finish(finished: Any) -> None:
+            check_finished(finished)
+            self._converse(created[0], state)
+
+        await self._loop.run(Job(create, finish, undo=lambda worker: worker.close(created[0])))
+        return created[0], shared[0]
+
+    @staticmethod
+    def _without_rows(engine: StepEngine, state: BranchState) -> tuple[int, int]:
+        """A branch of which the cache has nothing yet: the next job feeds it, and forgets where it forgot."""
+        from agentkv_runtime.engine import StoredBranch
+
+        none = np.zeros((0, 3), np.int32)
+        stored = StoredBranch(
+            state.tokens,
+            none,
+            rng_stream=0,
+            forks=0,
+            next_logits=np.zeros(0, np.float32),
+            forgotten=state.forgotten,
+        )
+        return engine.restore(None, [stored])[0], 0
+
+    def _converse(self, branch: int, state: BranchState) -> None:
+        self._storage.states[branch].restore(state.conversation, state.marks)

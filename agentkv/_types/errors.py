@@ -1,0 +1,254 @@
+"""The errors of agentkv, as a tree under `AgentKVError`.
+
+Every message says what was asked, which bound it broke and what to do about it.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .run import Run
+
+
+class AgentKVError(Exception):
+    """Base of every error that agentkv raises on purpose.
+
+    Attributes:
+        run: where it ended an agent's turn: what was done until then, above all the calls that ran. None elsewhere.
+    """
+
+    run: Run[Any] | None = None
+
+
+class InvalidInput(AgentKVError, ValueError):
+    """An argument of the wrong type, shape or range; nothing was changed."""
+
+
+class InvalidRollback(InvalidInput):
+    """A mark of another branch, a mark of history that was rewritten, or a length the branch does not have."""
+
+
+class ForeignBranch(InvalidInput):
+    """A branch of one Context was given to another."""
+
+
+class BranchClosed(AgentKVError):
+    """The branch was closed, by `close`, by leaving its block, or by `Context.keep`."""
+
+
+class BranchBusy(AgentKVError):
+    """The branch already runs something; a branch does one thing at a time."""
+
+
+class BranchExists(AgentKVError):
+    """Another branch is published under that name, or what is there was changed by somebody else since."""
+
+
+class BranchNotFound(AgentKVError):
+    """No branch is published under that name; the message says which there are."""
+
+
+class ContextFull(AgentKVError):
+    """The cache has fewer free cells than the request needs; the branch is as it was.
+
+    Attributes:
+        hopeless: it would not fit if the cache were empty, either.
+    """
+
+    hopeless: bool = False
+
+
+class OutOfMemory(AgentKVError):
+    """The system refused memory for keys and values; the branch is as it was."""
+
+
+class TooManyBranches(AgentKVError):
+    """More live branches than the cache was built for."""
+
+
+class PositionsExhausted(AgentKVError):
+    """More tokens than the model has positions; the branch is as it was."""
+
+
+class WrongEventLoop(AgentKVError):
+    """A verb of a Context or a branch was awaited on another event loop than the one that opened the Context, or
+    one with verbs that block was used in a forked process."""
+
+
+class ContextClosed(AgentKVError):
+    """The Context was left, or its step loop ended."""
+
+
+class ModelError(AgentKVError):
+    """A model that is missing, damaged, foreign, or needs something that is not installed."""
+
+
+class DraftMismatch(ModelError):
+    """A draft that was not made for the model: another vocabulary, tokenizer or width of features."""
+
+
+class SnapshotError(AgentKVError):
+    """A file of saved branches that cannot be written, or that is missing, unreadable, damaged or none of ours."""
+
+
+class SnapshotMismatch(SnapshotError):
+    """A file of saved branches from another model, or another kind of cache; nothing was changed."""
+
+
+class TraceError(AgentKVError):
+    """A file is no trace that can be read, or cannot be written or run again."""
+
+
+class StepFailed(AgentKVError):
+    """A forward failed while this request rode in it; tokens and cache are as they were before it."""
+
+
+class OutputIncomplete(AgentKVError):
+    """`output` of a generation or a turn that ended before its output did: out of tokens, cells or time."""
+
+
+class OutputInvalid(AgentKVError):
+    """A value that the grammar allowed and the type refused, after the retries; the branch is as it was before.
+
+    Attributes:
+        text: what the model wrote.
+    """
+
+    def __init__(self, message: str, text: str = "") -> None:
+        super().__init__(message)
+        self.text = text
+
+
+class ToolFailed(AgentKVError):
+    """A tool that says on_error="raise" failed; its own exception is the cause."""
+
+
+class RemoteError(AgentKVError):
+    """A server cannot be reached, lets nobody in, has too much to do, or failed; the message says which.
+
+    Attributes:
+        status: of HTTP; None where nothing came back.
+    """
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class LimitReached(AgentKVError):
+    """An agent's turn needed more rounds, tokens, calls or seconds than it was allowed.
+
+    Attributes:
+        limit: which: "max_rounds", "max_tokens", "max_calls", "max_seconds", "max_message_tokens", "max_repeats", or
+            "repetition" for a message that says the same again and again.
+    """
+
+    def __init__(self, message: str, limit: str = "") -> None:
+        super().__init__(message)
+        self.limit = limit
+
+
+class RepeatedCall(LimitReached):
+    """A turn made the same call again and again, though it was told the result and then refused."""
+
+
+# The error for each class of the runtime's, and what to do where its message does not say it. By name: the native
+# module is loaded when the first model is opened.
+PUBLIC: dict[str, tuple[type[AgentKVError], str]] = {
+    "BranchBusy": (BranchBusy, ""),
+    "BranchClosed": (BranchClosed, ""),
+    "CacheFull": (ContextFull, "close branches, or open the Context with a larger capacity"),
+    "ContextFull": (ContextFull, ""),
+    "DraftMismatchError": (DraftMismatch, ""),
+    "EmptyBranch": (InvalidInput, ""),
+    "ForwardFailed": (StepFailed, "try again; if it fails again, the message above says why"),
+    "InvalidChoices": (InvalidInput, ""),
+    "InvalidDraft": (StepFailed, ""),
+    "InvalidDrafter": (InvalidInput, ""),
+    "InvalidEngine": (InvalidInput, ""),
+    "InvalidRange": (InvalidInput, ""),
+    "InvalidRollback": (InvalidRollback, ""),
+    "InvalidSampling": (InvalidInput, ""),
+    "InvalidStep": (StepFailed, "open the Context again"),
+    "InvalidTensor": (ModelError, "export the model again"),
+    "InvalidToken": (InvalidInput, ""),
+    "InvalidTree": (StepFailed, "open the Context again"),
+    "OutOfMemory": (OutOfMemory, ""),
+    "PositionsExhausted": (PositionsExhausted, ""),
+    "ProgramError": (ModelError, "export the model again with `agentkv export`"),
+    "RegistryError": (ModelError, "export the model again with `agentkv export`"),
+    "StepFailed": (StepFailed, ""),
+    "TooManyBranches": (TooManyBranches, ""),
+    "UnknownSequence": (BranchClosed, "use a live branch"),
+}
+
+
+WIRE_CODES: Mapping[str, type[AgentKVError]] = {
+    "branch_busy": BranchBusy,
+    "branch_closed": BranchClosed,
+    "branch_exists": BranchExists,
+    "branch_not_found": BranchNotFound,
+    "context_full": ContextFull,
+    "context_length_exceeded": PositionsExhausted,
+    "invalid_rollback": InvalidRollback,
+    "other_model": RemoteError,
+    "out_of_memory": OutOfMemory,
+    "output_incomplete": OutputIncomplete,
+    "output_invalid": OutputInvalid,
+    "step_failed": StepFailed,
+    "stopping": ContextClosed,
+    "too_many_branches": TooManyBranches,
+}
+"""Codes by which a server names errors to its clients, and the errors that these raise."""
+
+
+def wire_code(kind: type[Exception]) -> str | None:
+    """The code of a class of errors; None for one that has none."""
+    return next((code for code, named in WIRE_CODES.items() if named is kind), None)
+
+
+def from_native(error: BaseException) -> BaseException:
+    """The error for one of the runtime's; exceptions that are not its own pass through."""
+    kind = type(error)
+    if kind.__name__ not in PUBLIC or not kind.__module__.startswith("agentkv_runtime"):
+        return error
+    public, advice = PUBLIC[kind.__name__]
+    message = str(error)
+    translated = public(f"{message.rstrip('.')}; {advice}" if advice else message)
+    translated.__cause__ = error
+    return translated
+
+
+@contextmanager
+def loading(what: str) -> Iterator[None]:
+    """Modules that are imported with their first use. Raises AgentKVError where their files cannot be opened."""
+    try:
+        yield
+    except OSError as error:
+        raise AgentKVError(f"{what} cannot be loaded: {error.strerror}; {advice_of(error)}") from error
+
+
+def advice_of(error: BaseException | None, otherwise: str = "check its files") -> str:
+    """What to do about a file that cannot be opened."""
+    match getattr(error, "errno", None):
+        case errno.EMFILE | errno.ENFILE:
+            return "close some files, or raise the limit (`ulimit -n`), and try again"
+        case errno.EISDIR | errno.ENOTDIR:
+            return "give the path of a file"
+        case errno.EACCES | errno.EPERM:
+            return "let this user read it"
+    return otherwise
+
+
+def opening_error(error: Exception, what: object) -> AgentKVError:
+    """The error for what opening a model or a draft raised: a ModelError that says why."""
+    known = from_native(error)
+    if isinstance(known, DraftMismatch):
+        return known
+    if isinstance(known, AgentKVError) or isinstance(error, ValueError | ImportError):
+        return ModelError(str(error))
+    return ModelError(f"{what} cannot be opened: {type(error).__name__}: {error}")

@@ -1,0 +1,81 @@
+"""Branches that MCP clients call by names, and files of them."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..._context.branch import Branch
+from ..._context.context import Context
+from ..._context.named_branches import NamedBranch, NamedBranches
+from ..._types.checks import ChatMessage
+from ..._types.errors import InvalidInput, TooManyBranches
+
+_FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
+
+
+class ServedBranches:
+    """Up to `most` branches of a Context, which number their names themselves.
+
+    Attributes:
+        folder: for files of saved ones; None for none.
+    """
+
+    def __init__(self, context: Context, most: int, folder: Path | None) -> None:
+        self.folder = folder
+        self._context = context
+        self._branches: NamedBranches[None] = NamedBranches(most)
+        self._numbers = itertools.count(1)
+
+    async def new(self, prompt: str | Sequence[ChatMessage] | None) -> NamedBranch[None]:
+        """Raises as `Context.branch` does."""
+        with self._branches.reserve(1):
+            return self._put(await self._context.branch(prompt), None)
+
+    async def forks(self, name: str, count: int) -> list[NamedBranch[None]]:
+        """Raises as `Branch.fork` does."""
+        with self._branches.reserve(count):
+            return [self._put(fork, name) for fork in await self.get(name).fork(count)]
+
+    def get(self, name: str) -> Branch:
+        """Raises InvalidInput for a name that no branch has."""
+        return self._branches.get(name).branch
+
+    async def close(self, name: str) -> None:
+        """Frees it. Raises InvalidInput."""
+        await self._branches.close(name)
+
+    async def load(self, file: str) -> list[NamedBranch[None]]:
+        """The branches of a saved file. Raises as `Context.load_all` does."""
+        with self._branches.reserve(1):
+            loaded = list((await self._context.load_all(self.path(file))).values())
+        try:
+            self._branches.check_room(len(loaded))
+        except TooManyBranches:
+            for branch in loaded:
+                branch.close()
+            raise
+        return [self._put(branch, None) for branch in loaded]
+
+    def path(self, file: str) -> Path:
+        """Of a saved file. Raises InvalidInput for one outside of the folder."""
+        if self.folder is None:
+            raise InvalidInput("this server saves nothing: start it with --saves FOLDER")
+        if not _FILE_NAME.fullmatch(file):
+            raise InvalidInput(f"file is {file!r}, but it must be a plain name of letters, digits, '_', '.', '-'")
+        if (self.folder / file).is_symlink():
+            raise InvalidInput(f"file is {file!r}, which is a link there, and may lead out of the folder")
+        return self.folder / file
+
+    def tree(self) -> str:
+        """All of them, each below the one that it was forked from."""
+        lines = []
+        for depth, entry in self._branches.tree():
+            end = " ".join(entry.branch.text[-60:].split())
+            lines.append(f"{'  ' * depth}{entry.name}: {len(entry.branch)} tokens, ... {end}")
+        return "\n".join(lines) or "no branches yet"
+
+    def _put(self, branch: Branch, parent: str | None) -> NamedBranch[None]:
+        return self._branches.add(f"b{next(self._numbers)}", branch, None, parent)

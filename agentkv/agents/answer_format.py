@@ -1,0 +1,122 @@
+"""What an agent's messages are held to, and what its answers are read as."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from agentkv_runtime.errors import FormatError
+from agentkv_runtime.formats.answering import ANSWER_NAME, with_answer
+
+from .._types.errors import InvalidInput, OutputIncomplete, OutputInvalid
+from .._types.show import shown
+from ..output import Constraint, Grammar, JsonSchema
+from ..output._spec import asked
+from ..output._tool_schemas import held_tools, say_loosened
+from ..output._typed import Typed
+from ..output.grammar import GrammarSource, MessageGrammar
+from .steering import Held
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from agentkv_runtime.formats import Format
+
+    from .tool import Tool
+
+Out = TypeVar("Out")
+
+ANYTHING = Held()
+
+
+class Answers(Generic[Out]):
+    """What `output` of an agent asks for: text, a type, or a grammar. Raises InvalidInput for anything else."""
+
+    def __init__(self, output: object, most_calls: int, plans: bool = False) -> None:
+        self._asked = asked(output)
+        self._held = self._asked.constraint
+        self._schema = self._held.schema if isinstance(self._held, Typed | JsonSchema) else None
+        self._made_for: tuple[Format, tuple[Tool[Any, ..., Any], ...]] | None = None
+        self._made: dict[tuple[Held, str], Grammar] = {}  # for these
+        self._most_calls = most_calls
+        self._plans = plans  # an answer is one more function to call
+
+    def definitions(self, tools: Sequence[Tool[Any, ..., Any]]) -> list[Mapping[str, Any]]:
+        """What the model is told of its tools. Raises InvalidInput for a tool that is called as answers are."""
+        made: list[Mapping[str, Any]] = [tool.definition for tool in tools]
+        if not self._plans:
+            return made
+        if any(tool.name == ANSWER_NAME for tool in tools):
+            raise InvalidInput(
+                f"a tool is called {ANSWER_NAME}, as answers are with style='plan'; give it another name: "
+                "kv.tool(name=...)"
+            )
+        return with_answer(made)
+
+    def check(self, tools: bool) -> None:
+        """Raises InvalidInput where an answer could not be told from calls."""
+        if tools and self._held is not None and self._schema is None:
+            raise InvalidInput(
+                f"output is {shown(self._held)}, but an agent with tools answers with text, a type or a kv.JsonSchema; "
+                "have an agent without tools make this one"
+            )
+
+    def constraint(
+        self, form: Format, tools: tuple[Tool[Any, ..., Any], ...], prefix: str = "", held: Held = ANYTHING
+    ) -> GrammarSource[Any] | Constraint | None:
+        """What the next message is held to: calls of these tools alone, an answer of this form; None for free text.
+
+        Raises InvalidInput for tools where no calls are known for the model.
+        """
+        if not self._is_in_message(form, bool(tools)):
+            return _AsText(self._held) if isinstance(self._held, GrammarSource) else self._held
+        if self._made_for != (form, tools):
+            self._made_for, self._made = (form, tools), {}
+        if (held, prefix) not in self._made:
+            self._made[held, prefix] = self._grammar(form, tools, prefix, held)
+        return self._made[held, prefix]
+
+    def _grammar(self, form: Format, tools: tuple[Tool[Any, ..., Any], ...], prefix: str, held: Held) -> Grammar:
+        allowed = [tool.definition for tool in tools if held.choice == "none" or held.allows(tool.name)]
+        most = self._most_calls
+        try:
+            held_to = held_tools(form, allowed, say_loosened)
+            if self._plans:
+                held_to = with_answer(held_to)
+            return MessageGrammar(
+                form.grammar(held_to, output=self._schema, choice=held.choice, most_calls=most, prefix=prefix)
+            )
+        except FormatError as error:
+            raise InvalidInput(f"{error}; pass call_format to Context.open, or have no tools") from error
+
+    def read(self, text: str, form: Format, tools: bool) -> Out:
+        """The value of an answer of an agent with or without tools. Raises OutputInvalid."""
+        try:
+            if isinstance(self._held, Typed) and self._held.words and self._is_in_message(form, tools):
+                text = json.loads(text)  # beside calls, and after reasoning, words are JSON as well
+            if self._held is None and not text.strip():
+                raise ValueError("it is empty")
+            return cast(Out, self._asked.read(text))
+        except (OutputIncomplete, ValueError) as error:
+            raise OutputInvalid(f"the answer {shown(text)} is refused: {error}", text) from error
+
+    def _is_in_message(self, form: Format, tools: bool) -> bool:
+        """Is the answer a part of a message that may also have calls or reasoning?"""
+        return tools or (self._schema is not None and form.thinking is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class _AsText(GrammarSource[str]):
+    """What an answer is held to. Its value is made once, by the round that asks again where it is refused."""
+
+    held: GrammarSource[Any]
+
+    @property
+    def grammar(self) -> str:
+        """What llguidance takes."""
+        return self.held.grammar
+
+    def read(self, text: str) -> str:
+        """The text itself."""
+        return text

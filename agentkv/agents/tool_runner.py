@@ -1,0 +1,353 @@
+"""One call of a tool, from what the model wrote to the text of its result that the model reads."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from anyio import to_thread
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from .._types.errors import ToolFailed
+from .._types.log import log
+from .._types.run import CallRecord, CallRequest, CallStatus
+from .._types.show import said
+from .events import ApprovalAsked, CallFinished, CallStarted, Event, Retried
+from .parameters import InvalidArguments
+from .run_context import RunContext
+from .steering import Held
+from .tool import Retry, Tool
+
+if TYPE_CHECKING:
+    from .._aio.threads import ToolThreads
+    from .._chat.tokenizer import Tokenizer
+    from .tool import OnLong
+
+
+ERROR = '{"error": '
+"""How the text of an error begins."""
+
+
+class TooLong(Exception):
+    """A result of more tokens than its tool allows; says so in words for the model."""
+
+
+def text_of_result(result: object) -> str:
+    """A str as it is, anything else as JSON. Raises TypeError for what has no JSON form."""
+    if isinstance(result, str):
+        return _spellable(result)
+    try:
+        plain = to_jsonable_python(result, fallback=_plain)
+    except UnicodeDecodeError as error:
+        what = f"the tool returned a {type(result).__name__} with bytes that are no text"
+        raise TypeError(f"{what}; return what they say, or where they are") from error
+    except PydanticSerializationError as error:
+        raise TypeError(f"the tool returned a {type(result).__name__}, which has no JSON form") from error
+    except ValueError as error:
+        what = f"the tool returned a {type(result).__name__} that holds itself, or is nested too deeply"
+        raise TypeError(f"{what}; return what has a JSON form") from error
+    return _spellable(json.dumps(plain, ensure_ascii=False))
+
+
+def text_of_error(why: str) -> str:
+    """What the model reads where there is no result."""
+    return _spellable(json.dumps({"error": why}, ensure_ascii=False))
+
+
+def bounded(text: str, most: int, on_long: OnLong, tokenizer: Tokenizer) -> str:
+    """At most `most` tokens of a text, the mark of the cut included. Raises TooLong where it must not be cut."""
+    tokens = tokenizer.encode(text, parse_special=False)
+    if len(tokens) <= most:
+        return text
+    if on_long == "refuse":
+        raise TooLong(f"the result has {len(tokens)} tokens, and {most} are allowed; ask for less")
+    mark = f" ... [cut: {len(tokens)} tokens, {most} allowed]"
+    if len(tokenizer.encode(mark, parse_special=False)) >= most:
+        mark = ""
+    kept = most
+    while kept > 0:  # a text that was cut may have other tokens than it had before
+        cut = tokenizer.decode(tokens[:kept], skip_special=False).rstrip("\ufffd") + mark
+        over = len(tokenizer.encode(cut, parse_special=False)) - most
+        if over <= 0:
+            return cut
+        kept -= over
+    return ""
+
+
+def _plain(value: object) -> object:
+    """Arrays and their numbers, ranges, views of dicts."""
+    if callable(as_list := getattr(value, "tolist", None)):
+        return as_list()
+    if isinstance(value, Collection):
+        return list(value)
+    raise PydanticSerializationError("it has no JSON form")
+
+
+def _spellable(text: str) -> str:
+    """A lone surrogate has no tokens."""
+    return str.encode(text, "utf-8", "replace").decode()
+
+
+Emit = Callable[[Event], Awaitable[None]]
+Ask = Callable[[ApprovalAsked], Awaitable[str | None]]  # None, or why the call is denied
+
+Unheard = Callable[[Event], bool]  # has its reader not got this event, that was told?
+
+_LONG = 8192  # characters of a result that are made tokens beside the event loop
+
+
+async def nobody(event: Event) -> None:
+    """Listens to no events."""
+
+
+def _heard_at_once(event: Event) -> bool:
+    return False
+
+
+def _unobserved(event: Event) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """What the calls of one turn share.
+
+    Attributes:
+        tools: by name.
+        context: what tools are told of the turn.
+        threads: for plain functions.
+        tokenizer: counts the tokens of results.
+        emit: is told what happens.
+        ask: has a person decide.
+        unheard: of an event that was told when its turn ended early.
+        observe: is told as well, by whoever watches the Context.
+        held: what the message is held to that makes the calls.
+    """
+
+    tools: Mapping[str, Tool[Any, ..., Any]]
+    context: RunContext[Any]
+    threads: ToolThreads
+    tokenizer: Tokenizer
+    emit: Emit
+    ask: Ask
+    unheard: Unheard = _heard_at_once
+    observe: Callable[[Event], None] = field(default=_unobserved, kw_only=True)
+    held: Held = field(default=Held(), kw_only=True)
+
+    @property
+    def heard(self) -> bool:
+        """Does somebody listen to events?"""
+        return self.emit is not nobody
+
+    async def tell(self, event: Event) -> None:
+        """It happens now."""
+        self.observe(event)
+        await self.emit(event)
+
+
+class _NoResult(Exception):
+    """The call ends without a result; says why in words for the model."""
+
+    def __init__(self, status: CallStatus, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+class Call:
+    """One call of a turn. `record` says what became of it, from the end of `run` on, however that ended."""
+
+    def __init__(self, desk: Desk, request: CallRequest, repeats: str | None = None) -> None:
+        """`repeats`: what the model reads of a call that it makes again, and that is not to run."""
+        self._desk = desk
+        self._repeats = repeats
+        self._tool = desk.tools.get(request.name)
+        self._began = anyio.current_time()
+        self._attempts = 0
+        self._called = 0  # attempts that came to call the function
+        self.request = request
+        self.record: CallRecord | None = None
+
+    @property
+    def begins_early(self) -> bool:
+        """May it begin while the model still writes its message?"""
+        return self.request.error is None and self._tool is not None and self._tool.begins_early
+
+    @property
+    def repeatable(self) -> bool:
+        """May it give something else when it is made again?"""
+        return self._tool is not None and self._tool.repeatable
+
+    @property
+    def finished(self) -> CallRecord:
+        """The record of a call that has ended, also where the function ended its task by itself."""
+        return self.record or self._ended("cancelled", "it was cancelled")
+
+    async def run(self) -> None:
+        """Runs it to its end.
+
+        Raises ToolFailed for an exception of a tool that says on_error="raise".
+        """
+        failure: BaseException | None = None
+        try:
+            tool, arguments = self._checked()
+            await self._approved(tool)
+            result, content = await self._result(tool, arguments)
+            self.record = self._record("done", content, result=result)
+        except _NoResult as end:
+            failure = end.__cause__
+            self.record = self._ended(end.status, str(end))
+            if end.status in ("failed", "timeout"):
+                log.warning("tool failed", tool=self.request.name, attempts=self._attempts, exc_info=failure)
+        except BaseException:
+            self.record = self._ended("cancelled", "its turn ended before it did")
+            raise
+        await self._desk.tell(CallFinished(self.record))
+        if self.record.status in ("failed", "timeout") and self._tool is not None and self._tool.on_error == "raise":
+            raise ToolFailed(f"tool {self.request.name} failed: {self.record.error}") from failure
+
+    def _checked(self) -> tuple[Tool[Any, ..., Any], dict[str, Any]]:
+        request, held = self.request, self._desk.held
+        if self._repeats is not None:
+            raise _NoResult("repeated", self._repeats)
+        if request.error is not None:
+            raise _NoResult("invalid", request.error)
+        if self._tool is None:
+            raise _NoResult("invalid", f"unknown tool {request.name}; the tools are {', '.join(self._desk.tools)}")
+        if not held.allows(request.name):
+            may = ", ".join(filter(held.allows, self._desk.tools)) or "none"
+            raise _NoResult("invalid", f"{request.name} may not be called now; of the tools {may} may")
+        try:
+            return self._tool, self._tool.checked(request.arguments)
+        except InvalidArguments as error:
+            raise _NoResult("invalid", f"bad arguments: {error}") from error
+        except Exception as error:  # a validator of the user's
+            raise _NoResult("invalid", f"bad arguments: {_described(error)}") from error
+
+    async def _approved(self, tool: Tool[Any, ..., Any]) -> None:
+        if tool.approve:
+            asked = ApprovalAsked(self.request)
+            self._desk.observe(asked)
+            denied = await self._desk.ask(asked)
+            if denied is not None:
+                raise _NoResult("denied", f"denied: {denied}")
+
+    async def _result(self, tool: Tool[Any, ..., Any], arguments: dict[str, Any]) -> tuple[Any, str]:
+        await self._desk.tell(CallStarted(self.request))
+        while True:
+            self._attempts += 1
+            try:
+                result = await self._attempt(tool, arguments)
+            except Retry as retry:
+                why = await self._bounded(said(retry) or "try again", "cut")
+                await self._desk.tell(Retried(tool.name, why, self._attempts))
+                raise _NoResult("retry", why) from retry
+            except Exception as error:
+                why = await self._bounded(_described(error), "cut")
+                if self._attempts > tool.retries:
+                    raise _NoResult("timeout" if isinstance(error, _TimedOut) else "failed", why) from error
+                await self._desk.tell(Retried(tool.name, why, self._attempts))
+            else:
+                return result, await self._content(tool, result)
+            await anyio.sleep(tool.backoff * 2 ** (self._attempts - 1))
+
+    async def _attempt(self, tool: Tool[Any, ..., Any], arguments: dict[str, Any]) -> Any:
+        context = replace(self._desk.context, call=self.request, attempt=self._attempts)
+        call = partial(tool.function, *([context] if tool.takes_context else []), **arguments)
+        called = self._called
+        task = anyio.get_current_task().id
+        with anyio.move_on_after(tool.timeout) as scope:
+            try:
+                if not _is_async(tool.function):
+                    return await self._in_thread(call)
+                self._called += 1
+                return await call()
+            except anyio.get_cancelled_exc_class() as error:
+                if anyio.current_effective_deadline() == -math.inf:
+                    raise
+                raise RuntimeError("it cancelled itself, or waited for what was cancelled") from error
+            except GeneratorExit as error:
+                if not _runs(task):  # the coroutine is torn down
+                    raise
+                raise RuntimeError("it raised GeneratorExit") from error
+        assert scope.cancelled_caught
+        waited = ", and no thread was free for it" if self._called == called else ""
+        raise _TimedOut(f"it took longer than {tool.timeout:g} s{waited}")
+
+    async def _in_thread(self, call: Callable[[], Any]) -> Any:
+        place = await self._desk.threads.place()
+        self._called += 1
+        try:
+            (result,) = await place.run(partial(_in_tuple, call))  # trio takes no coroutine from a thread
+        finally:
+            self._called -= place.given_up
+        return await result if inspect.isawaitable(result) else result
+
+    async def _content(self, tool: Tool[Any, ..., Any], result: object) -> str:
+        try:
+            return await self._bounded(text_of_result(result), tool.on_long)
+        except TooLong as error:
+            raise _NoResult("failed", str(error)) from error
+        except Exception as error:  # it has no JSON form, and would have none if the function were called again
+            raise _NoResult("failed", _described(error)) from error
+
+    async def _bounded(self, text: str, on_long: OnLong) -> str:
+        most = None if self._tool is None else self._tool.max_result_tokens
+        if most is None:
+            return text
+        cut = partial(bounded, text, most, on_long, self._desk.tokenizer)
+        return cut() if len(text) <= _LONG else await to_thread.run_sync(cut, abandon_on_cancel=True)
+
+    def _ended(self, status: CallStatus, why: str) -> CallRecord:
+        content = why if status == "repeated" else text_of_error(why)  # which may quote a result
+        return self._record(status, content, error=why)
+
+    def _record(self, status: CallStatus, content: str, result: Any = None, error: str | None = None) -> CallRecord:
+        return CallRecord(
+            id=self.request.id,
+            name=self.request.name,
+            arguments=self.request.arguments,
+            result=result,
+            error=error,
+            seconds=anyio.current_time() - self._began,
+            status=status,
+            content=content,
+            attempts=self._called,
+            rescued=self.request.rescued,
+        )
+
+
+class _TimedOut(TimeoutError):
+    """An attempt took longer than its tool allows."""
+
+
+def _in_tuple(call: Callable[[], Any]) -> tuple[Any]:
+    try:
+        return (call(),)
+    except GeneratorExit as error:  # asyncio takes that for the end of a coroutine
+        raise RuntimeError("it raised GeneratorExit") from error
+
+
+def _runs(task: int) -> bool:
+    """Is this the current task?"""
+    try:
+        return anyio.get_current_task().id == task
+    except RuntimeError:  # there is none
+        return False
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
+def _described(error: Exception) -> str:
+    """An exception as the model reads it."""
+    name, text = type(error).__name__, said(error)
+    if isinstance(error, _TimedOut):
+        return text
+    return f"{name}: {text}" if text else name

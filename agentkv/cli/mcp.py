@@ -1,0 +1,36 @@
+"""`agentkv mcp`: branches of a model as tools of an MCP server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .._console.console import fail, reporting
+
+
+def mcp(
+    model: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FOLDER]", help="Model folder, or the name of a model that was pulled; without: nano."),
+    ] = None,
+    http: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Listen there (streamable HTTP); without: stdin and stdout.")
+    ] = None,
+    capacity: Annotated[int, typer.Option(min=1, help="Cells of the cache: tokens of all branches.")] = 16384,
+    most_branches: Annotated[int, typer.Option(min=1, help="Branches at one time.")] = 64,
+    saves: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Let clients save and load branches in this folder.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Of the model.")] = None,
+) -> None:
+    """Serve branches as tools by the Model Context Protocol: forks, rollbacks and generations for agents elsewhere."""
+    with reporting():
+        try:
+            import anyio
+
+            from ..adapters.mcp.serving import serve_branches
+        except ImportError as error:
+            fail(f"{error.name} is missing: pip install 'agentkv-sdk[mcp]'")
+        anyio.run(serve_branches, model, http, capacity, most_branches, saves, threads)

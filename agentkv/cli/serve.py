@@ -1,0 +1,184 @@
+"""`agentkv serve`: a model as a server."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from .._console.console import fail, reporting
+
+if TYPE_CHECKING:
+    from .._model.drafters import Speculative
+
+Speculation = Literal["none", "prompt", "eagle", "draft"]
+
+
+def serve(
+    model: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Model folder or GGUF file, or a name, as qwen3:0.6b or nano.")
+    ],
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; others than this machine's own need a key.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8080,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(help="What clients call the model; again for more. Without it the folder's name."),
+    ] = None,
+    any_model: Annotated[
+        bool, typer.Option("--any-model", help="Answer to whatever name clients call the model by.")
+    ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse also what asks for nothing, or changes no answer here.")
+    ] = False,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="AGENTKV_API_KEY", help="What clients must send; better by the environment.")
+    ] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Listen on other addresses without a key.")] = False,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="A name that clients may call this machine by without a key; again for more."
+        ),
+    ] = None,
+    cors: Annotated[
+        list[str] | None, typer.Option(metavar="ORIGIN", help="A web page whose scripts may call; '*' for any.")
+    ] = None,
+    capacity: Annotated[int, typer.Option(min=1, help="Cells of the cache: tokens of all conversations.")] = 16384,
+    kv_dtype: Annotated[str, typer.Option(help="Of the cache: fp32, fp16, bf16, int8, int8/int4, int4.")] = "fp16",
+    retain: Annotated[
+        int | None, typer.Option(min=0, help="Most cells that ended conversations leave; without it all free ones.")
+    ] = None,
+    window: Annotated[int | None, typer.Option(min=1, help="The model looks at the newest so many positions.")] = None,
+    sinks: Annotated[int, typer.Option(min=0, help="And at the first so many.")] = 0,
+    quantize_after: Annotated[
+        int | None, typer.Option(min=1, help="Hold all but each branch's newest so many positions as int8.")
+    ] = None,
+    speculative: Annotated[
+        Speculation, typer.Option(help="What drafts: the prompt's own words, the folder's draft head, or --draft.")
+    ] = "none",
+    draft: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Folder of a smaller model that drafts.")] = None,
+    warm: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", help="Saved branches: conversations that begin with their messages go on from them."
+        ),
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Of the model.")] = None,
+    call_format: Annotated[
+        str | None, typer.Option(metavar="NAME", help="How the model writes calls, where its folder does not say it.")
+    ] = None,
+    rescue: Annotated[
+        bool, typer.Option("--rescue/--no-rescue", help="Calls of known tools in another spelling are calls.")
+    ] = True,
+    steer_calls: Annotated[
+        bool,
+        typer.Option(
+            "--steer-calls",
+            help="Hold calls to a spelling that reads from the first message on, not after two others were rescued.",
+        ),
+    ] = False,
+    call_threshold: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, help="Ask the model whether a tool fits, and let it call only with so much probability."
+        ),
+    ] = None,
+    most_running: Annotated[int, typer.Option(min=1, help="Requests at work at one time.")] = 64,
+    most_waiting: Annotated[int, typer.Option(min=0, help="Requests that wait; further ones get 429.")] = 256,
+    most_seconds: Annotated[float, typer.Option(min=0.001, help="Longest time of a request.")] = 600.0,
+    most_kept: Annotated[int, typer.Option(min=0, help="Conversations that wait to be gone on with.")] = 128,
+    most_branches: Annotated[int, typer.Option(min=0, help="Branches that clients hold by /v1/branches.")] = 64,
+    branch_seconds: Annotated[
+        float, typer.Option(min=0, help="One of these that is idle for longer may be closed.")
+    ] = 600.0,
+    lease_seconds: Annotated[
+        float, typer.Option(min=0, help="So may those of a lease without a connection, which are idle for longer.")
+    ] = 30.0,
+    offload: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where these go when the cache is full; without it, memory.")
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Record everything, for `agentkv view` and `agentkv replay`: what is said is in it."
+        ),
+    ] = None,
+    drain_seconds: Annotated[
+        float, typer.Option(min=0, help="How long requests may go on once the server is told to stop.")
+    ] = 30.0,
+) -> None:
+    """Serve a model over HTTP, by OpenAI's and Anthropic's protocols: conversations become branches of one cache.
+
+    SIGINT and SIGTERM let nobody in any more, wait for what runs, and end the server; a second one ends it at once.
+    """
+    try:
+        import anyio
+
+        from ..serve.run import Listening, run
+        from ..serve.settings import Settings
+    except ImportError as error:
+        fail(f"{error.name} is missing; install it with: pip install 'agentkv-sdk[serve]'")
+    if api_key is None and not insecure and not _is_loopback(host):
+        fail(f"{host} can be reached from other machines: set AGENTKV_API_KEY, or pass --insecure")
+    if api_key == "":
+        fail("the API key is empty; set one, or leave it out")
+    settings = Settings(
+        names=tuple(name or [model.resolve().name if model.exists() else str(model)]),
+        any_name=any_model,
+        strict=strict,
+        call_threshold=call_threshold,
+        api_key=api_key,
+        most_running=most_running,
+        most_waiting=most_waiting,
+        most_seconds=most_seconds,
+        most_kept=most_kept,
+        most_branches=most_branches,
+        branch_seconds=branch_seconds,
+        lease_seconds=lease_seconds,
+        offload=offload,
+        origins=tuple(cors or ()),
+        hosts=(host, "localhost", "127.0.0.1", "[::1]", *(allow_host or ()))
+        if api_key is None and not insecure
+        else (),
+    )
+    how = {
+        "capacity": capacity,
+        "kv_dtype": kv_dtype,
+        "retain": retain,
+        "window": window,
+        "sinks": sinks,
+        "quantize_after": quantize_after,
+        "speculative": _strategy(speculative, model, draft),
+        "threads": threads,
+        "call_format": call_format,
+        "rescue": "steer" if steer_calls else rescue,
+    }
+    with reporting():
+        anyio.run(run, model, how, settings, warm or [], Listening(host, port, drain_seconds), trace)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _strategy(name: Speculation, model: Path, draft: Path | None) -> Speculative | None:
+    from .. import spec
+
+    if (name == "draft") != (draft is not None):
+        fail("--draft FOLDER goes with --speculative draft")
+    match name:
+        case "prompt":
+            return spec.PromptLookup()
+        case "eagle":
+            return spec.Eagle(model)
+        case "draft":
+            assert draft is not None
+            return spec.DraftModel(draft)
+    return None

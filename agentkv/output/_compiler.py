@@ -1,0 +1,229 @@
+"""The constraints of a Context: compiled once, and answered for once per step, for all generations together."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from .._documents.conversations import SavedOutput
+from .._types.errors import InvalidInput
+from .._types.show import said, shown
+from ._custom_matcher import OwnRule
+from ._grammar_matcher import GrammarRule, GrammarVocabulary
+from ._matcher import ConstraintFailed, Masks, Rule, State
+from ._thinking import ThinkingRule
+from ._thought import Thought, parts_of
+from .constraint import Constraint
+from .grammar import GrammarSource
+
+if TYPE_CHECKING:
+    from agentkv_runtime.constraints import PythonConstraint
+    from agentkv_runtime.engine import StoredBranch
+    from agentkv_runtime.text.tokenizer import Tokenizer
+
+    from .._engine.interface import StepEngine
+
+Description: TypeAlias = GrammarSource[Any] | Constraint
+
+_KEPT = 64  # compiled constraints that no branch needs any more
+
+Turn: TypeAlias = tuple[int, Rule | None, list[int], list[int], list[int], int]
+Answer: TypeAlias = tuple[list[int], list[int], bool, str]
+MaskTurn: TypeAlias = tuple[int, list[int], list[int], Masks]
+
+
+class Driver:
+    """Answers the engine's turns: the state of each generation under a constraint. Raises nothing."""
+
+    def __init__(self) -> None:
+        self._rules: dict[int, Rule] = {}
+        self._states: dict[int, State] = {}
+
+    def take_turns(self, turns: list[Turn], ended: list[int]) -> list[Answer]:
+        """On the step loop's thread: what was said since the last turn, and what might follow."""
+        for job in ended:
+            self._end(job)
+        return [self._answer(*turn) for turn in turns]
+
+    def fill_masks(self, turns: list[MaskTurn]) -> list[str]:
+        """Beside the forward, on another thread."""
+        return [self._fill(*turn) for turn in turns]
+
+    def _answer(
+        self, job: int, rule: Rule | None, said: list[int], tokens: list[int], parents: list[int], most: int
+    ) -> Answer:
+        try:
+            if rule is not None:
+                self._rules[job] = rule
+                self._states[job] = rule.begin()
+            state = self._states[job]
+            state.say(said)
+            if state.complete:
+                return [], [], True, ""
+            forced = state.forced(most)
+            return state.allowed(tokens, parents), forced, False, ""
+        except BaseException as error:  # a user's object may raise anything, and the others' turns go on
+            self._rules.pop(job, None)
+            self._states.pop(job, None)
+            return [], [], False, _reason(error)
+
+    def _fill(self, job: int, tokens: list[int], parents: list[int], masks: Masks) -> str:
+        try:
+            self._states[job].fill(tokens, parents, masks)
+        except BaseException as error:
+            return _reason(error)
+        return ""
+
+    def _end(self, job: int) -> None:
+        rule, state = self._rules.pop(job, None), self._states.pop(job, None)
+        if rule is not None and state is not None:
+            rule.end(state)
+
+
+class Grammars:
+    """The compiled constraints of one Context. Everything here may be called from any thread."""
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
+        self.tokenizer = tokenizer
+        self.vocab_size = vocab_size
+        self._lock = threading.Lock()
+        self._vocabulary: GrammarVocabulary | None = None
+        self._driver: Any = None
+        # Of loaded branches, by the text of the grammar; alive for as long as a branch goes on with it.
+        self._restored: weakref.WeakValueDictionary[str, PythonConstraint] = weakref.WeakValueDictionary()
+        self._known: weakref.WeakValueDictionary[object, PythonConstraint] = weakref.WeakValueDictionary()
+        self._recent: OrderedDict[object, PythonConstraint] = OrderedDict()
+
+    def of_generation(
+        self, engine: StepEngine, branch: int, description: Description | None
+    ) -> PythonConstraint | None:
+        """What a generation that begins on the branch keeps to, on the engine's thread."""
+        if isinstance(description, Thought):
+            description = self._going_on(engine, branch, description)
+        return None if description is None else self.native(description)
+
+    def _going_on(self, engine: StepEngine, branch: int, thought: Thought) -> Description | None:
+        """Of a message that was cut short, what its first part was held to; its thought may have ended since. Where a
+        message that others began is past its thought, what follows is held to the rest alone."""
+        begun = next((each for each in thought.beginnings if self._goes_on(engine, branch, each)), None)
+        return begun or (thought.held if thought.is_over else thought)
+
+    def _goes_on(self, engine: StepEngine, branch: int, description: Description) -> bool:
+        native = self._known.get(description)
+        return native is not None and engine.goes_on(branch, native)
+
+    def known(self, description: Description) -> bool:
+        """Has it been compiled? Then `native` takes no time."""
+        return _key(description) in self._known
+
+    def native(self, description: Description) -> PythonConstraint:
+        """What the engine takes for it: one object for equal descriptions. Compiles it the first time.
+
+        Raises InvalidInput with llguidance's reason.
+        """
+        key = _key(description)
+        with self._lock:
+            native = self._known.get(key)
+        if native is None and self._restored and isinstance(description, GrammarSource):
+            native = self._restored.get(description.grammar)
+        if native is None:
+            rule = self.compiled(description)  # without the lock: it may take long, and lets other threads run
+            with self._lock:
+                native = self._known.get(key) or self.wrapped(shown(description), rule)
+        with self._lock:
+            self._known[key] = native
+        with self._lock:
+            self._recent[key] = native
+            self._recent.move_to_end(key)
+            while len(self._recent) > _KEPT:
+                self._recent.popitem(last=False)
+        return native
+
+    def saved_output(self, image: StoredBranch) -> SavedOutput | None:
+        """What a file may know of a branch's last output: one under a grammar, not under an object of a user's."""
+        grammar = None if image.constraint is None else self.text_of(image.constraint)
+        if grammar is None:
+            return None
+        return SavedOutput(
+            grammar=grammar, began=image.output_began, end=image.output_end, complete=image.output_complete
+        )
+
+    def text_of(self, constraint: object) -> str | None:
+        """The grammar that was compiled to it; None for an object of a user's."""
+        with self._lock:
+            keys = [key for key, native in self._known.items() if native is constraint]
+            texts = [text for text, native in self._restored.items() if native is constraint]
+        return next((key.grammar for key in keys if isinstance(key, GrammarSource)), texts[0] if texts else None)
+
+    def restored(self, grammar: str) -> PythonConstraint:
+        """What a loaded branch was asked to say, as it was saved: grammars with this text go on with it.
+
+        Raises InvalidInput where it is no grammar.
+        """
+        with self._lock:
+            known = [native for key, native in self._known.items() if _text_of(key) == grammar]
+            native = known[0] if known else self._restored.get(grammar)
+        if native is None:
+            try:
+                rule = self._rule(grammar)
+            except ValueError as error:
+                raise InvalidInput(f"the grammar of a saved output is none: {error}") from error
+            native = self.wrapped("a saved grammar", rule)
+            with self._lock:
+                native = self._restored.setdefault(grammar, native)
+        return native
+
+    def compiled(self, description: Description) -> Rule:
+        """Compiles it anew. Raises InvalidInput with llguidance's reason."""
+        if not isinstance(description, GrammarSource):
+            return OwnRule(description, frozenset(self.tokenizer.eos_ids), self.vocab_size)
+        held = self.native(description.held).rule if isinstance(description, Thought) and description.held else None
+        try:
+            return self._rule(description.grammar, held)
+        except ValueError as error:
+            advice = 'rules are lines such as `start: "yes" | NAME`, in llguidance\'s variant of Lark'
+            raise InvalidInput(f"{shown(description)} is no grammar: {str(error).rstrip()}\n{advice}") from error
+
+    def _rule(self, grammar: str, inner: Rule | None = None) -> Rule:
+        """The rule of a text; `inner`, where it is there already, holds what a thought's message is held to."""
+        parts = parts_of(grammar)
+        if parts is None:
+            return GrammarRule(grammar, self._open_vocabulary())
+        if inner is None and parts.held is not None:
+            inner = GrammarRule(parts.held, self._open_vocabulary())
+        return ThinkingRule(parts, self.tokenizer, self._pieces, inner)
+
+    @cached_property
+    def _pieces(self) -> list[bytes]:
+        return self.tokenizer.token_bytes(self.vocab_size)[: self.vocab_size]
+
+    def _open_vocabulary(self) -> GrammarVocabulary:
+        with self._lock:
+            if self._vocabulary is None:
+                self._vocabulary = GrammarVocabulary(self.tokenizer, self.vocab_size)
+            return self._vocabulary
+
+    def wrapped(self, name: str, rule: Rule) -> PythonConstraint:
+        """A rule as the engine takes it."""
+        from agentkv_runtime.constraints import PythonConstraint, PythonConstraintDriver
+
+        if self._driver is None:
+            self._driver = PythonConstraintDriver(Driver())
+        return PythonConstraint(self._driver, name, rule)
+
+
+def _reason(error: BaseException) -> str:
+    why = said(error)
+    return why if isinstance(error, ConstraintFailed) else f"{type(error).__name__}: {why}"
+
+
+def _text_of(key: object) -> str | None:
+    return key.grammar if isinstance(key, GrammarSource) else None
+
+
+def _key(description: Description) -> object:
+    """Grammars are known by what they say, objects of users by their identity: their rule keeps them alive."""
+    return description if isinstance(description, GrammarSource) else id(description)

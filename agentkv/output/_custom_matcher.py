@@ -1,0 +1,146 @@
+"""Constraints of users' own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._types.show import said
+from ._matcher import ConstraintFailed, Masks, State, Walk
+from .constraint import Constraint
+
+T = TypeVar("T")
+
+
+class OwnRule:
+    """A constraint that a user wrote."""
+
+    def __init__(self, constraint: Constraint, eos: frozenset[int], vocab_size: int) -> None:
+        self._constraint = constraint
+        self._eos = eos
+        self._vocab_size = vocab_size
+
+    def begin(self) -> State:
+        """The state of an output that begins."""
+        return OwnState(_called(self._constraint, "fork", self._constraint.fork), self._eos, self._vocab_size)
+
+    def end(self, state: State) -> None:
+        """A generation is over."""
+
+
+class OwnState:
+    """What it has come to in one generation.
+
+    Its object is asked on the thread of the step loop alone, so each turn takes the masks of all that may be drawn
+    from; `fill` hands them on.
+    """
+
+    def __init__(self, constraint: Constraint, eos: frozenset[int], vocab_size: int) -> None:
+        self._constraint = constraint
+        self._eos = eos
+        self._vocab_size = vocab_size
+        self._at: tuple[int, ...] = ()  # what the object was advanced by since the last turn
+        self._masks: dict[tuple[int, ...], NDArray[np.bool_] | None] = {}  # there; None: nothing may come
+
+    def say(self, tokens: list[int]) -> None:
+        """Goes on by tokens that were said."""
+        for token in tokens:
+            self._ask("advance", self._constraint.advance, token)
+        self._masks.clear()
+        self._look()
+
+    @property
+    def complete(self) -> bool:
+        """May nothing follow?"""
+        return self._masks[self._at] is None
+
+    def forced(self, most: int) -> list[int]:
+        """The tokens of masks that allow one alone."""
+        path: list[int] = []
+        while len(path) < most:
+            mask = self._masks[self._at]
+            only = [] if mask is None else np.flatnonzero(mask).tolist()
+            if len(only) != 1 or not self.step(only[0]):
+                break
+            path.append(only[0])
+            self._look()
+        self.back(len(path))
+        return path
+
+    def allowed(self, tokens: list[int], parents: list[int]) -> list[int]:
+        """The nodes that may follow."""
+        walk = Walk(self, tokens, parents)
+        nodes = []
+        for node in walk.visit():
+            nodes.append(node)
+            self._look()
+        return sorted([*nodes, *walk.ends])
+
+    def fill(self, tokens: list[int], parents: list[int], masks: Masks) -> None:
+        """Sets the bits of what may follow."""
+        paths: list[tuple[int, ...]] = []
+        for token, parent in zip(tokens, parents, strict=True):
+            paths.append((*(paths[parent] if parent >= 0 else ()), token))
+        for row, path in enumerate([(), *paths]):
+            if path in self._masks:  # what follows an end is not there
+                masks[row] = self._bits(self._masks[path])
+
+    def step(self, token: int) -> bool:
+        """Goes on by a token, if it may come."""
+        mask = self._masks[self._at]
+        if mask is None or not mask[token] or token in self._eos:
+            return False
+        self._ask("advance", self._constraint.advance, token)
+        self._at = (*self._at, token)
+        return True
+
+    def back(self, n: int) -> None:
+        """Takes back the last n steps."""
+        if n:
+            self._ask("rollback", self._constraint.rollback, n)
+            self._at = self._at[:-n]
+
+    def ends(self, token: int) -> bool:
+        """Is it the model's end?"""
+        return token in self._eos
+
+    def may_end(self) -> bool:
+        """May it come here?"""
+        mask = self._masks[self._at]
+        return mask is not None and bool(mask[list(self._eos)].any())
+
+    def _look(self) -> None:
+        """Takes the mask of where the object is."""
+        if self._at not in self._masks:
+            done = self._ask("done", lambda: bool(self._constraint.done))
+            self._masks[self._at] = None if done else self._mask()
+
+    def _mask(self) -> NDArray[np.bool_]:
+        mask = np.array(self._ask("mask", self._constraint.mask))  # a copy: the object may reuse its own
+        if mask.dtype != np.bool_ or mask.shape != (self._vocab_size,):
+            raise ConstraintFailed(
+                f"{type(self._constraint).__name__}.mask gave {mask.dtype} {list(mask.shape)}, but it must be bool "
+                f"[{self._vocab_size}]: whether each token may come"
+            )
+        return mask
+
+    def _bits(self, mask: NDArray[np.bool_] | None) -> NDArray[np.uint32]:
+        bits = np.zeros((self._vocab_size // 32 + 1) * 32, np.bool_)
+        if mask is None:
+            bits[self._vocab_size] = True
+        else:
+            bits[: self._vocab_size] = mask
+        return np.packbits(bits, bitorder="little").view(np.uint32)
+
+    def _ask(self, what: str, method: Callable[..., T], *given: Any) -> T:
+        return _called(self._constraint, what, method, *given)
+
+
+def _called(constraint: Constraint, what: str, method: Callable[..., T], *given: Any) -> T:
+    try:
+        return method(*given)
+    except BaseException as error:  # also what ends one that does not return
+        raise ConstraintFailed(f"{type(constraint).__name__}.{what}: {type(error).__name__}: {said(error)}") from error

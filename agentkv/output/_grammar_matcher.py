@@ -1,0 +1,190 @@
+"""Grammars, followed by llguidance (https://github.com/guidance-ai/llguidance)."""
+
+from __future__ import annotations
+
+from functools import cached_property, lru_cache, partial
+from typing import TYPE_CHECKING, Any
+
+from ._llguidance import llguidance
+from ._matcher import ConstraintFailed, Masks, State, Walk
+from ._numbers import NumberTokens, digits_left, most_digits
+
+if TYPE_CHECKING:
+    import numpy as np
+    from agentkv_runtime.text.tokenizer import Tokenizer
+    from llguidance import LLMatcher, LLTokenizer
+    from numpy.typing import NDArray
+
+_KNOWN_TEXTS = 1024  # whose tokens are remembered
+_AROUND_DIGITS = 16  # sign, point and exponent of a number, and what is before it
+_MOST_WAYS = 50_000  # to go on at one place: an object takes four for each property that may be missing
+
+
+class GrammarVocabulary:
+    """The model's tokens as llguidance takes them.
+
+    One more token than the model has stands behind them: the end of a model without an end token.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
+        library = llguidance()
+        # What is forced is much the same each time. It is text: tokens of their own the grammar names as such.
+        encode = lru_cache(maxsize=_KNOWN_TEXTS)(partial(tokenizer.encode, parse_special=False))
+
+        class Encoder:
+            eos_token_id = (tokenizer.eos_ids or [vocab_size])[0]
+            bos_token_id = None
+            tokens = (*tokenizer.token_bytes(vocab_size)[:vocab_size], b"")
+            special_token_ids = (*(i for i in tokenizer.special_ids if i < vocab_size), vocab_size)
+
+            def __call__(self, text: bytes | str) -> list[int]:
+                return encode(text.decode("utf-8", "replace") if isinstance(text, bytes) else text)
+
+        self.size = vocab_size
+        self.tokens = Encoder.tokens
+        self.eos = frozenset(tokenizer.eos_ids)
+        self.native: LLTokenizer = library.LLTokenizer(
+            library.TokenizerWrapper(Encoder()),
+            n_vocab=vocab_size + 1,
+            eos_token=[i for i in tokenizer.eos_ids if i < vocab_size] or vocab_size,
+        )
+
+    @cached_property
+    def numbers(self) -> NumberTokens:
+        """The tokens that go on with a number."""
+        return NumberTokens([b"" if i in self.eos else token for i, token in enumerate(self.tokens[: self.size])])
+
+    def spelled(self, tokens: list[int]) -> bytes:
+        """The bytes of tokens."""
+        return b"".join(self.tokens[token] for token in tokens)
+
+
+class GrammarRule:
+    """A compiled grammar. Raises ValueError with llguidance's reason where it is none."""
+
+    def __init__(self, grammar: str, vocabulary: GrammarVocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._digits = most_digits(grammar)
+        library = llguidance()
+        limits = library.LLParserLimits(max_items_in_row=_MOST_WAYS)
+        self._first: LLMatcher = library.LLMatcher(vocabulary.native, grammar, log_level=0, limits=limits)
+        if self._first.is_error():
+            raise ValueError(self._first.get_error())
+
+    def begin(self) -> State:
+        """The state of an output that begins. What copies learn of lexemes, they share."""
+        return GrammarState(self._first.deep_copy(), self._vocabulary, self._digits)
+
+    def end(self, state: Any) -> None:
+        """A generation is over."""
+
+
+class GrammarState:
+    """What a grammar has come to in one generation.
+
+    Its matcher only ever goes on. Once it was taken back, by `rollback` or `reset`, llguidance 1.9 computes masks from
+    rows of its parse that were another text's.
+    """
+
+    __slots__ = ("_digits", "_last", "_vocabulary", "matcher")
+
+    def __init__(self, matcher: LLMatcher, vocabulary: GrammarVocabulary, digits: int | None) -> None:
+        self.matcher = matcher
+        self._vocabulary = vocabulary
+        self._digits = digits  # that a number may have; None where there are no numbers
+        self._last = b""  # what was said last, as far back as a number may reach
+
+    def say(self, tokens: list[int]) -> None:
+        """Goes on by tokens that were said."""
+        if not self.matcher.consume_tokens(tokens):
+            raise ConstraintFailed(_reason(self.matcher))
+        if self._digits is not None:
+            self._last = (self._last + self._vocabulary.spelled(tokens))[-2 * self._digits - _AROUND_DIGITS :]
+
+    @property
+    def complete(self) -> bool:
+        """May nothing but the end follow?"""
+        return self.matcher.is_stopped()
+
+    def forced(self, most: int) -> list[int]:
+        """The only tokens that may follow, as the masks then say as well."""
+        return self.matcher.compute_ff_tokens()[:most] if most else []
+
+    def allowed(self, tokens: list[int], parents: list[int]) -> list[int]:
+        """The nodes that may follow. The end may where the output may end; nothing follows it."""
+        walk = Walk(_Beyond(self.matcher, self._vocabulary), tokens, parents)
+        return sorted([*walk.visit(), *walk.ends])
+
+    def fill(self, tokens: list[int], parents: list[int], masks: Masks) -> None:
+        """Sets the bits of what may follow, first here, then after each node."""
+        self._fill_row(self.matcher, masks, 0, [])
+        beyond = _Beyond(self.matcher, self._vocabulary)
+        for node in Walk(beyond, tokens, parents).visit():
+            self._fill_row(beyond.matcher, masks, 1 + node, beyond.path)
+
+    def _fill_row(self, matcher: LLMatcher, masks: Masks, row: int, path: list[int]) -> None:
+        size = self._vocabulary.size
+        if matcher.is_stopped():
+            masks[row, size // 32] = 1 << size % 32
+            return
+        stride = masks.strides[0]
+        matcher.unsafe_compute_mask_ptr(masks.ctypes.data + row * stride, stride)
+        masks[row, size // 32] &= ~(1 << size % 32) & 0xFFFFFFFF  # the end, or part of any control token
+        if matcher.is_error():
+            raise ConstraintFailed(_reason(matcher))
+        if self._digits is None:
+            return
+        left = digits_left(self._last + self._vocabulary.spelled(path), self._digits)
+        if left is not None:
+            self._end_number(matcher, masks[row], left)
+
+    def _end_number(self, matcher: LLMatcher, mask: NDArray[np.uint32], left: int) -> None:
+        ended, size = self._vocabulary.numbers.without_more(mask, left), self._vocabulary.size
+        if ended.any():  # else nothing but digits may come, as the schema wants it
+            mask[:] = ended
+        elif matcher.is_accepting():  # of a model without an end token
+            mask[:] = 0
+            mask[size // 32] = 1 << size % 32
+
+
+class _Beyond:
+    """A matcher that is taken over the nodes of a draft: a copy, and where paths part another one."""
+
+    def __init__(self, matcher: LLMatcher, vocabulary: GrammarVocabulary) -> None:
+        self._first = matcher
+        self._vocabulary = vocabulary
+        self.path: list[int] = []
+        self._moved: LLMatcher | None = None  # behind the path; None: to be made
+
+    @property
+    def matcher(self) -> LLMatcher:
+        """Where it is."""
+        if self._moved is None:
+            self._moved = self._first.deep_copy()
+            self._moved.consume_tokens(self.path)
+        return self._moved
+
+    def step(self, token: int) -> bool:
+        """Goes on by a token, if it may come."""
+        if self.matcher.try_consume_tokens([token]) != 1:
+            return False
+        self.path.append(token)
+        return True
+
+    def back(self, n: int) -> None:
+        """Takes back the last n steps."""
+        del self.path[len(self.path) - n :]
+        self._moved = None
+
+    def ends(self, token: int) -> bool:
+        """Is it the model's end?"""
+        return token in self._vocabulary.eos
+
+    def may_end(self) -> bool:
+        """May the output end here?"""
+        return self.matcher.is_accepting()
+
+
+def _reason(matcher: LLMatcher) -> str:
+    lines = matcher.get_error().splitlines()
+    return lines[0] if lines else "it cannot be followed by what was said"

@@ -1,0 +1,163 @@
+"""Attempts on forks of a trunk, which run at once and fail one by one: the parts that all patterns share.
+
+Arguments are checked before anything is forked, and branches that a pattern does not return are closed.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import anyio
+
+from .._aio.tasks import uncancelled
+from .._context.branch import Branch
+from .._types.checks import checked_count
+from .._types.errors import InvalidInput
+from .._types.show import shown
+
+MOST = 2**31 - 1
+
+
+def check(trunk: object, timeout: object = None, *, counts: dict[str, int] | None = None, **functions: object) -> None:
+    """Raises InvalidInput for what is no branch, no time, less than one of something, or cannot be called."""
+    if not isinstance(trunk, Branch):
+        raise InvalidInput(f"trunk is {shown(trunk)}, but it must be a Branch")
+    if timeout is not None and not (
+        isinstance(timeout, int | float) and not isinstance(timeout, bool) and 0 < timeout <= sys.float_info.max
+    ):
+        raise InvalidInput(f"timeout is {shown(timeout)}, but it must be None or a number of seconds above 0")
+    for name, count in (counts or {}).items():
+        checked_count(count, name, 1, MOST)
+    for name, function in functions.items():
+        if not callable(function):
+            raise InvalidInput(f"{name} is {shown(function)}, but it must be a function")
+
+
+class Grove:
+    """A context manager that owns branches."""
+
+    def __init__(self) -> None:
+        self._branches: list[Branch] = []
+
+    async def __aenter__(self) -> Grove:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.prune()
+
+    def add(self, branch: Branch) -> Branch:
+        """From now on it closes this branch."""
+        self._branches.append(branch)
+        return branch
+
+    def take(self, branch: Branch) -> Branch:
+        """The branch is the caller's."""
+        self._branches.remove(branch)
+        return branch
+
+    def prune(self, kept: Iterable[Branch] = ()) -> None:
+        """Closes all but these; their cells are free before the next forward."""
+        living = list(kept)
+        for branch in self._branches:
+            if branch not in living:
+                branch.close()
+        self._branches = living
+
+
+T = TypeVar("T")
+V = TypeVar("V")
+
+Attempt = Callable[[Branch], Awaitable[T]]
+Score = Callable[[T], float | Awaitable[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Winner(Generic[T]):
+    """What a pattern ends with.
+
+    Attributes:
+        branch: a fork of the trunk that holds the winner's history; yours to adopt or to close.
+        result: what its attempt returned.
+        score: how it was judged; each pattern says what it means.
+    """
+
+    branch: Branch
+    result: T
+    score: float
+
+
+@asynccontextmanager
+async def forks(trunk: Branch, n: int) -> AsyncIterator[list[Branch]]:
+    """Forks of a trunk. When the block ends with an error, or is cancelled, all of them are closed."""
+    branches = await trunk.fork(n)
+    try:
+        yield branches
+    except BaseException:
+        close(branches)
+        raise
+
+
+def close(branches: Sequence[Branch]) -> None:
+    """Closes branches; their cells are free before the next forward."""
+    for branch in branches:
+        branch.close()
+
+
+async def attempt_each(
+    branches: Sequence[Branch],
+    attempt: Attempt[T],
+    arrived: Callable[[int, T], Awaitable[bool]],
+    timeout: float | None,
+) -> list[Exception]:
+    """Runs the attempt on every branch at once and hands each result to `arrived`, as it comes.
+
+    An attempt that fails, or is not done after `timeout` seconds, closes its branch, and its error is among those that
+    are returned; so does one whose result `arrived` raises at. Once `arrived` says True the others are cancelled.
+    """
+    errors: list[Exception] = []
+
+    async def run(index: int, branch: Branch) -> None:
+        try:
+            with anyio.fail_after(timeout):
+                over = await arrived(index, await uncancelled(attempt(branch), "an attempt"))
+        except Exception as error:
+            branch.close()
+            errors.append(error)
+        else:
+            if over:
+                group.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as group:
+        for index, branch in enumerate(branches):
+            group.start_soon(run, index, branch)
+    return errors
+
+
+def checked(winner: V | None, errors: list[Exception]) -> V:
+    """The winner. Raises an ExceptionGroup of what went wrong where nobody won."""
+    if winner is None:
+        raise ExceptionGroup("every candidate failed", errors)
+    return winner
+
+
+async def scored(score: Score[T], result: T) -> float:
+    """The score of a result. Raises InvalidInput for one that cannot be compared."""
+    value = score(result)
+    value = await uncancelled(value, "a score") if inspect.isawaitable(value) else value
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidInput(f"a score is {shown(value)}, but it must be a number") from None
+    if number != number:
+        raise InvalidInput("a score is not a number (nan), so it cannot be compared; return a float")
+    return number
+
+
+def output_of(result: object) -> object:
+    """What a run or a generation came to, and anything else itself."""
+    return getattr(result, "output", result)

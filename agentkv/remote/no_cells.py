@@ -1,0 +1,106 @@
+"""The cells of a remote Context, of which there are none: what asks for them, answered."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .._types.errors import InvalidInput
+from .reports import Hold
+
+if TYPE_CHECKING:
+    from .branches import BranchTable
+
+
+class NoCells:
+    """Fills `CellStore`: what is kept here is tokens, and cells are the server's."""
+
+    kv_bytes = mapped_bytes = states = cell_bytes = allocated_cells = 0
+    # One array of no numbers: files of branches have a layout, whatever their rows hold.
+    cell_arrays: Sequence[tuple[str, str, Sequence[int], int | None]] = (("none", "U8", (1,), None),)
+    state_arrays: Sequence[tuple[str, str, Sequence[int], int | None]] = ()
+
+    def read_cells(self, cells: Sequence[int]) -> npt.NDArray[np.uint8]:
+        return np.zeros((len(cells), 1), np.uint8)
+
+    def write_cells(self, cells: Sequence[int], bytes: npt.NDArray[np.uint8]) -> None:
+        pass
+
+    def with_states(self, cells: Sequence[int]) -> Sequence[int]:
+        return ()
+
+    def read_states(self, cells: Sequence[int]) -> npt.NDArray[np.uint8]:
+        return np.zeros((0, 0), np.uint8)
+
+    def write_states(self, cells: Sequence[int], bytes: npt.NDArray[np.uint8]) -> None:
+        pass
+
+    def map_cells(self, first: int, count: int, file: int, offsets: Sequence[int]) -> int:
+        return 0
+
+    def shrink(self, cells: int) -> None:
+        pass
+
+
+class WithoutCells:
+    """What of `StepEngine` is about cells. Branches that are stored or set aside are their tokens."""
+
+    branches: BranchTable
+
+    def check_tokens(self, tokens: Iterable[int], what: str = "there is") -> list[int]:
+        """Raises InvalidInput for ids outside of the vocabulary."""
+        raise NotImplementedError
+
+    def cells_of(self, branches: Sequence[int]) -> int:
+        return 0
+
+    def pin(self, branches: Sequence[int]) -> tuple[Hold, Sequence[Any]]:
+        from agentkv_runtime.engine import StoredBranch
+
+        none, unknown = np.zeros((0, 3), np.int32), np.zeros(0, np.float32)
+        found = [self.branches.at(branch) for branch in branches]
+        return Hold(), [
+            StoredBranch(b.log, none, rng_stream=b.stream, forks=b.forks, next_logits=unknown) for b in found
+        ]
+
+    def pin_unshared(self, branch: int) -> Hold:
+        self.branches.idle(branch)
+        return Hold()
+
+    def reserve(self, rows: int, align: int = 0) -> Hold:
+        return Hold(rows=rows)
+
+    def pinned_cells(self, hold: int, first: int, count: int) -> Sequence[int]:
+        return ()
+
+    def pinned_dropped_groups(self, hold: int, first: int, count: int) -> npt.NDArray[np.uint8]:
+        return np.zeros(count, np.uint8)
+
+    def discard(self, hold: int, first: int, lacks: npt.NDArray[np.uint8]) -> None:
+        pass
+
+    def unpin(self, hold: int) -> None:
+        pass
+
+    def restore(self, hold: int | None, stored: Sequence[Any]) -> list[int]:
+        self.branches.check_room(len(stored))
+        for each in stored:
+            self.check_tokens(each.tokens)
+            if len(each.forgotten):
+                raise InvalidInput(
+                    "a branch of the file forgot tokens, and a server would have them again; load it in this process"
+                )
+        return [self.branches.restore(array("i", each.tokens), each.rng_stream, each.forks).id for each in stored]
+
+    def offload(self, branch: int, hold: int) -> None:
+        self.branches.idle(branch)
+
+    def reload(self, branch: int, hold: int) -> None:
+        self.branches.at(branch)
+
+    def compact(self, retain: int | None = None) -> int:
+        return 0

@@ -1,0 +1,202 @@
+"""What `agentkv serve` speaks: token ids in and out, draws by stream and position as in this process, whole rows."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from pydantic import Field, TypeAdapter
+from typing_extensions import TypedDict
+
+from .._documents.published import PublishedBranch
+from .._types.errors import ModelError, RemoteError
+from .errors import cut_off, event_error, garbled
+from .protocol import (
+    Ask,
+    Attached,
+    Count,
+    Ended,
+    Fed,
+    Logprob,
+    Made,
+    Publication,
+    Published,
+    Row,
+    Scores,
+    TokenId,
+    ended,
+    made,
+)
+from .server_info import Facts
+
+if TYPE_CHECKING:
+    from .http import Connection
+
+
+class _Served(TypedDict):
+    names: Annotated[list[str], Field(min_length=1)]
+    max_positions: Annotated[int, Field(gt=0, lt=2**31)]
+    capacity: Count
+    vocab_size: Annotated[int, Field(gt=0, le=MOST_TOKENS)]
+    fingerprint: str
+    bit_exact: bool
+    call_format: str | None
+    quantization: str
+    cache: str
+    kv_dtype: str
+    window: Annotated[int, Field(gt=0, lt=2**31)] | None
+    sinks: Count
+    quantize_after: Count | None
+    n_layers: Count
+    n_kv_heads: Count
+    head_dim: Count
+
+
+class _Tokenizer(TypedDict):
+    files: Annotated[dict[str, str], Field(min_length=1)]
+
+
+class _Prefilled(TypedDict):
+    cached: Count
+
+
+class _Selected(_Prefilled):
+    logprobs: list[Logprob]
+
+
+class _Kept(TypedDict):
+    revision: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
+
+
+class _Snapshot(_Kept):
+    branch: PublishedBranch
+    fingerprint: str
+
+
+class _Event(TypedDict, total=False):
+    error: dict[str, Any]
+    cached: Count
+    tokens: list[TokenId]
+    logprobs: list[Logprob]
+    tops: list[list[tuple[TokenId, float]]]
+    finish_reason: str
+
+
+_SERVED, _TOKENIZER, _EVENT = TypeAdapter(_Served), TypeAdapter(_Tokenizer), TypeAdapter(_Event)
+_KEPT, _SNAPSHOT = TypeAdapter(_Kept), TypeAdapter(_Snapshot)
+_PREFILLED, _SELECTED = TypeAdapter(_Prefilled), TypeAdapter(_Selected)
+MOST_TOKENS = 1 << 24  # of a vocabulary
+MOST_STOPS = 16  # that a request may name; further ones are found here
+MOST_CHOICES = 256  # of one request
+_ENDS = frozenset({"eos", "stop", "length", "context_full"})
+
+
+class AgentKV:
+    """The wire of our own server. `model` is its name there; None for the one that it has."""
+
+    goes_on = True
+
+    def __init__(self, model: str | None) -> None:
+        self._model = model
+        self._vocab_size = 0
+        self._of_model: dict[str, str] = {}
+
+    def knows(self, facts: Facts, vocab_size: int) -> None:
+        """Requests name the model, and the cache where all have the same: a server that has others by now refuses
+        them."""
+        self._vocab_size = vocab_size
+        self._of_model = {"fingerprint": facts.fingerprint} | ({"cache": facts.cache} if facts.cache else {})
+
+    async def facts(self, http: Connection) -> Facts:
+        """Of its model, the tokenizer included. Raises ModelError for a model that it does not have."""
+        told = await http.get("tokens", _SERVED)
+        names = told["names"]
+        if self._model is not None and self._model not in names:
+            raise ModelError(f"{http.host} has no model {self._model!r}; it has {', '.join(names)}")
+        files = (await http.get("tokens/tokenizer", _TOKENIZER))["files"]
+        known = {name: value for name, value in told.items() if name != "names"}
+        return Facts(model=self._model or names[0], tokenizer_files=files, **known)  # type: ignore[arg-type]
+
+    async def generate(self, http: Connection, ask: Ask) -> AsyncGenerator[Made | Fed | Ended]:
+        """The tokens as they come, and at last Ended."""
+        body = {
+            "tokens": ask.tokens,
+            "max_tokens": ask.max_tokens,
+            "stop": list(ask.stop[:MOST_STOPS]),
+            "sampling": ask.sampling.model_dump(exclude={"seed"}, exclude_none=True) | {"seed": ask.seed % 2**63},
+            "draws": ask.stream,
+            "top_logprobs": ask.top_logprobs,
+            "output": ask.output,
+            "made": ask.made,
+            "output_made": ask.output_made,
+        }
+        body |= self._of_model
+        got_on = False
+        async with http.events("tokens", body, _EVENT) as events:
+            async for event in events:
+                if "error" in event:
+                    raise event_error(http.host, event["error"], got_on=got_on)
+                if "cached" in event:
+                    yield _fed(ask.tokens, event["cached"])
+                if event.get("tokens"):
+                    got_on = True
+                    yield made(http.host, event["tokens"], event.get("logprobs"), event.get("tops"), ask.top_logprobs)
+                if "finish_reason" in event:
+                    yield ended(http.host, event["finish_reason"], _ENDS)
+                    return
+        raise cut_off(http.host)
+
+    async def prefill(self, http: Connection, tokens: list[int]) -> Fed:
+        """Computes them, and nothing else."""
+        body = {"tokens": tokens} | self._of_model
+        return _fed(tokens, (await http.post("tokens/prefill", body, _PREFILLED))["cached"])
+
+    async def logits(self, http: Connection, tokens: list[int]) -> tuple[Fed, Row]:
+        """The whole row, as it is there."""
+        body, headers = await http.post_for_bytes("tokens/logits", {"tokens": tokens} | self._of_model)
+        cached = headers.get("x-cached", "")
+        if len(body) != 4 * self._vocab_size or not (cached.isdecimal() and len(cached) < 10):
+            raise garbled(http.host, f"with {len(body)} bytes instead of {self._vocab_size} logits")
+        row = np.frombuffer(body, "<f4").astype(np.float32)
+        if np.isnan(row).any():
+            raise garbled(http.host, "with logits that are no numbers")
+        return _fed(tokens, int(cached)), Row(row)
+
+    async def select(self, http: Connection, tokens: list[int], choices: list[list[int]]) -> tuple[Fed, Scores]:
+        """Scored together, as many as go into a request."""
+        if len(choices) > MOST_CHOICES:
+            first, scores = await self.select(http, tokens, choices[:MOST_CHOICES])
+            more, others = await self.select(http, tokens, choices[MOST_CHOICES:])
+            fed = Fed(first.tokens + more.tokens, (first.cached or 0) + (more.cached or 0))
+            return fed, Scores(scores.logprobs + others.logprobs)
+        body = {"tokens": tokens, "choices": choices} | self._of_model
+        told = await http.post("tokens/select", body, _SELECTED)
+        if len(told["logprobs"]) != len(choices):
+            raise garbled(http.host, f"with {len(told['logprobs'])} scores of {len(choices)} choices")
+        return _fed(tokens, told["cached"]), Scores(told["logprobs"])
+
+    async def publish(self, http: Connection, name: str, publication: Publication) -> Published:
+        """Done once, however often it is sent: by its revision."""
+        body = {
+            "branch": publication.branch.model_dump(mode="json"),
+            "revision": publication.revision,
+            "replaces": publication.replaces,
+        }
+        told = await http.put(_path(name), body | self._of_model, publication.revision, _KEPT)
+        return Published(told["revision"])
+
+    async def attach(self, http: Connection, name: str) -> Attached:
+        """As it is there now."""
+        told = await http.get(_path(name), _SNAPSHOT)
+        if told["fingerprint"] != self._of_model["fingerprint"]:
+            raise RemoteError(f"{http.host} has another model than the one that was connected to; connect again")
+        return Attached(told["branch"], told["revision"])
+
+
+def _path(name: str) -> str:
+    return f"branches/{name}/snapshot"
+
+
+def _fed(tokens: list[int], cached: int) -> Fed:
+    return Fed(len(tokens), min(cached, len(tokens)))

@@ -1,0 +1,248 @@
+"""What vLLM speaks: OpenAI's completions, with token ids in and out."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+from agentkv_runtime.formats.json_style import SPACING
+from pydantic import Field, TypeAdapter
+from typing_extensions import TypedDict
+
+from .._types.errors import InvalidInput, ModelError
+from .._types.sampling import Sampling
+from ..output.json_schema import styled
+from .errors import Busy, cut_off, event_error, garbled
+from .protocol import Ask, Count, Ended, Fed, Logprob, Made, Row, Scores, TokenId, Top, ended, made
+from .rng import seed_at
+from .server_info import Facts
+
+if TYPE_CHECKING:
+    from .http import Connection
+
+_IDS = {"return_token_ids": True, "return_tokens_as_token_ids": True, "add_special_tokens": False}
+_NAMED = "token_id:"
+_FEWEST_LIKELY = 20  # of the likeliest tokens that every server tells
+_ENDS = frozenset({"stop", "length"})
+
+# Ranks of a place by the names of tokens: {"token_id:17": -0.3}.
+_Place = dict[Annotated[str, Field(pattern=rf"^{_NAMED}[0-9]{{1,9}}$")], float]
+
+
+class _Model(TypedDict):
+    id: str
+    max_model_len: Annotated[int, Field(gt=0, lt=2**31)]
+
+
+class _RootedModel(_Model, total=False):
+    root: str | None
+
+
+class _Models(TypedDict):
+    data: Annotated[list[_RootedModel], Field(min_length=1)]
+
+
+class _Cached(TypedDict, total=False):
+    cached_tokens: Count | None
+
+
+class _UsedPrompt(TypedDict):
+    prompt_tokens: Count
+
+
+class _Usage(_UsedPrompt, total=False):
+    prompt_tokens_details: _Cached | None
+
+
+class _Logprobs(TypedDict, total=False):
+    token_logprobs: list[Logprob] | None
+    top_logprobs: list[_Place] | None
+
+
+class _Choice(TypedDict, total=False):
+    index: Literal[0]
+    text: str | None
+    token_ids: list[TokenId] | None
+    logprobs: _Logprobs | None
+    finish_reason: str | None
+
+
+class _Told(TypedDict, total=False):
+    error: dict[str, Any]
+    usage: _Usage | None
+    choices: list[_Choice]
+
+
+_MODELS, _TOLD = TypeAdapter(_Models), TypeAdapter(_Told)
+
+
+class VLLM:
+    """The wire of a vLLM server. `model` is its name there; None for the only one."""
+
+    goes_on = False  # its grammars and penalties begin with the request
+
+    def __init__(self, model: str | None) -> None:
+        self._model = model
+        self._likely: int | None = None
+        self._vocab_size = 0
+        self._most = 0  # tokens of a branch
+
+    def knows(self, facts: Facts, vocab_size: int) -> None:
+        """Its name, and what `logits` are of."""
+        self._model, self._likely, self._most = facts.model, facts.likely, facts.max_positions
+        self._vocab_size = vocab_size
+
+    async def facts(self, http: Connection) -> Facts:
+        """Of its model. Raises ModelError for a server that does not tell token ids."""
+        served = {each["id"]: each for each in (await http.get("models", _MODELS))["data"]}
+        name = self._model or next(iter(served))
+        if name not in served:
+            raise ModelError(f"{http.host} has no model {name!r}; it has {', '.join(served)}")
+        likely = await self._most_likely(http, name)
+        root = served[name].get("root")
+        folder = Path(root) if root and _has_tokenizer(root) else None
+        return Facts(name, served[name]["max_model_len"], folder=folder, likely=likely)
+
+    async def generate(self, http: Connection, ask: Ask) -> AsyncGenerator[Made | Fed | Ended]:
+        """The tokens as they come, and at last Ended."""
+        body = self._body(ask.tokens, ask.max_tokens, ask.top_logprobs) | _drawn(ask)
+        body |= {"stop": list(ask.stop), "include_stop_str_in_output": True, "stop_token_ids": list(ask.ends)}
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+        if ask.output is not None:
+            body["structured_outputs"] = _structured(ask.output)
+        reason: str | None = None
+        try:
+            async with http.events("completions", body, _TOLD) as events:
+                async for event in events:
+                    if "error" in event:
+                        raise event_error(http.host, event["error"], 500)
+                    if event.get("usage"):
+                        yield _fed(http, event)
+                    for choice in event.get("choices", ()):
+                        if choice.get("token_ids"):
+                            yield _made(http, choice, ask.top_logprobs)
+                        elif choice.get("text") and choice.get("token_ids") is None:
+                            raise garbled(http.host, "with text that has no token ids")
+                        reason = choice.get("finish_reason") or reason
+        except Busy:
+            if reason is None:  # else the count of its tokens is all that is lost
+                raise
+        if reason is None:
+            raise cut_off(http.host)
+        yield ended(http.host, reason, _ENDS)
+
+    async def prefill(self, http: Connection, tokens: list[int]) -> Fed:
+        """One token is made, and dropped: the least that it takes, for which there must be a position."""
+        return _fed(http, await self._complete(http, tokens[: self._most - 1], 0))
+
+    async def logits(self, http: Connection, tokens: list[int]) -> tuple[Fed, Row]:
+        """Log-probabilities: logits up to a constant, of as many tokens as the server tells."""
+        told = await self._complete(http, tokens, self._likely)
+        row = np.full(self._vocab_size, -np.inf, np.float32)
+        for token, logprob in _place(http, told):
+            if token < len(row):
+                row[token] = logprob
+        return _fed(http, told), Row(row)
+
+    async def select(self, http: Connection, tokens: list[int], choices: list[list[int]]) -> tuple[Fed, Scores]:
+        """Asks once for each place where choices part or go on, all at a time."""
+        nexts: dict[tuple[int, ...], set[int]] = {}
+        for choice in choices:
+            for i, token in enumerate(choice):
+                nexts.setdefault(tuple(choice[:i]), set()).add(token)
+        asked = (self._next(http, [*tokens, *path], sorted(following)) for path, following in nexts.items())
+        told = dict(zip(nexts, await asyncio.gather(*asked), strict=True))
+        scores = [sum(told[tuple(choice[:i])][1][token] for i, token in enumerate(choice)) for choice in choices]
+        fed = [each for each, _ in told.values()]
+        cached = None if any(each.cached is None for each in fed) else sum(each.cached or 0 for each in fed)
+        return Fed(sum(each.tokens for each in fed), cached), Scores(scores)
+
+    async def _next(self, http: Connection, tokens: list[int], following: list[int]) -> tuple[Fed, dict[int, float]]:
+        told = await self._complete(http, tokens, 0, logprob_token_ids=following)
+        likely = dict(_place(http, told))
+        if not likely.keys() >= set(following):
+            raise garbled(http.host, "without the log-probabilities that it was asked for")
+        return _fed(http, told), likely
+
+    async def _most_likely(self, http: Connection, model: str) -> int | None:
+        """How many of the likeliest tokens it tells; None for all. Also finds out whether it tells ids at all."""
+        for count in (-1, _FEWEST_LIKELY):
+            try:
+                told = await self._complete(http, [0], count, model=model)
+            except InvalidInput as error:
+                if count != -1 or not re.search("logprob", str(error)):
+                    raise
+            else:
+                choices = told.get("choices")
+                if not choices or not choices[0].get("token_ids"):
+                    raise ModelError(f"{http.host} tells no token ids; it takes vLLM 0.10.2 or newer")
+                return None if count == -1 else count
+        raise AssertionError
+
+    async def _complete(self, http: Connection, tokens: list[int], likely: int | None, **more: Any) -> _Told:
+        """One token, the likeliest."""
+        return await http.post("completions", self._body(tokens, 1, likely) | {"temperature": 0} | more, _TOLD)
+
+    def _body(self, tokens: list[int], max_tokens: int, likely: int | None) -> dict[str, Any]:
+        logprobs = -1 if likely is None else likely
+        return {"model": self._model, "prompt": tokens, "max_tokens": max_tokens, "logprobs": logprobs, **_IDS}
+
+
+def _has_tokenizer(folder: str) -> bool:
+    try:
+        return (Path(folder) / "tokenizer.json").is_file()
+    except (OSError, ValueError):  # it is no path here
+        return False
+
+
+def _drawn(ask: Ask) -> dict[str, Any]:
+    sampling: Sampling = ask.sampling
+    drawn: dict[str, Any] = sampling.model_dump(exclude={"seed", "logit_bias"})
+    if sampling.logit_bias:
+        drawn["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
+    if not sampling.greedy:
+        drawn["seed"] = seed_at(ask.seed, ask.stream, len(ask.tokens))
+    return drawn
+
+
+def _structured(output: dict[str, Any]) -> dict[str, Any]:
+    match output["type"]:
+        case "json_schema":
+            return {"json": styled(output["schema"], SPACING)}  # its llguidance may be older than our options
+        case "regex":
+            return {"regex": output["pattern"]}
+    return {"grammar": output["lark"]}
+
+
+def _made(http: Connection, choice: _Choice, top: int) -> Made:
+    told = choice.get("logprobs") or _Logprobs()
+    tops = [_likeliest(place, top) for place in told.get("top_logprobs") or ()] if top else None
+    return made(http.host, choice.get("token_ids") or [], told.get("token_logprobs"), tops, top)
+
+
+def _place(http: Connection, told: _Told) -> list[tuple[int, float]]:
+    places = [(choice.get("logprobs") or _Logprobs()).get("top_logprobs") for choice in told.get("choices", ())]
+    if not places or not places[0] or not places[0][0]:
+        raise garbled(http.host, "without log-probabilities")
+    return _likely(places[0][0])
+
+
+def _likely(place: _Place) -> list[tuple[int, float]]:
+    return [(int(name.removeprefix(_NAMED)), logprob) for name, logprob in place.items()]
+
+
+def _likeliest(place: _Place, count: int) -> Top:
+    return sorted(_likely(place), key=lambda each: (-each[1], each[0]))[:count]
+
+
+def _fed(http: Connection, told: _Told) -> Fed:
+    usage = told.get("usage")
+    if not usage:
+        raise garbled(http.host, "without a count of its tokens")
+    details = usage.get("prompt_tokens_details") or _Cached()
+    cached = details.get("cached_tokens")
+    return Fed(usage["prompt_tokens"], None if cached is None else min(cached, usage["prompt_tokens"]))

@@ -1,0 +1,344 @@
+"""Bodies of `POST /v1/messages` and `/v1/messages/count_tokens`, and the blocks of their messages.
+
+A conversation goes on in OpenAI's form, which chat templates take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BeforeValidator, Field
+
+from ..._model.generate_options import Thinking as ThinkingOption
+from ..._types.sampling import Sampling
+from ...agents.tool_runner import text_of_error
+from ...output import JsonSchema
+from ..completion import Asked
+from ..http.body import MOST_STOPS, Body
+from ..http.errors import Refused, about
+from ..openai.chat_body import definition_of
+
+
+class CacheControl(Body):
+    """Where a prefix ends that is to be cached. Every prefix is, so it changes nothing."""
+
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] | None = None
+
+
+class Block(Body):
+    """A part of a message."""
+
+    cache_control: CacheControl | None = None
+
+
+class Text(Block):
+    """Text."""
+
+    type: Literal["text"]
+    text: str
+    citations: Annotated[list[Any], Field(max_length=0)] | None = None
+
+
+class Caller(Body):
+    """Who called: the model itself."""
+
+    type: Literal["direct"]
+
+
+class ToolUse(Block):
+    """A call of a tool that the model made."""
+
+    type: Literal["tool_use"]
+    id: Annotated[str, Field(min_length=1)]
+    name: Annotated[str, Field(min_length=1)]
+    input: Any = None  # an object, but for what other makers write
+    caller: Caller | None = None
+
+
+class Thinking(Block):
+    """What the model thought. Its signature says nothing here: thoughts are plain text."""
+
+    type: Literal["thinking"]
+    thinking: str
+    signature: str = ""
+
+
+def _blocks(content: Any) -> Any:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+Texts: TypeAlias = Annotated[list[Text], BeforeValidator(_blocks)]
+"""Text, or blocks of it."""
+
+
+class ToolResult(Block):
+    """What a tool returned, or why it failed."""
+
+    type: Literal["tool_result"]
+    tool_use_id: str
+    content: Texts = Field(default_factory=list)
+    is_error: bool | None = None
+
+
+AnyBlock: TypeAlias = Annotated[Text | ToolUse | ToolResult | Thinking, Field(discriminator="type")]
+
+
+class Message(Body):
+    """A message of the conversation."""
+
+    role: Literal["user", "assistant", "system"]
+    content: Annotated[list[AnyBlock], BeforeValidator(_blocks)]
+
+
+Placed = tuple[str, Block]
+"""A block, and where in the request it stands."""
+
+
+def openai_messages(system: Sequence[Text], messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """The conversation, in OpenAI's form. Several messages of one role in a row are one.
+
+    Raises Refused for blocks where they cannot stand, results without a call, and calls without a result.
+    """
+    made = [_text("system", system)] if system else []
+    asked: dict[str, str] = {}  # calls that wait for their result, and where they stand
+    for role, turn in groupby(enumerate(messages), key=lambda each: each[1].role):
+        blocks = [placed for index, message in turn for placed in _placed(index, message)]
+        if role == "assistant":
+            made.append(_assistant(blocks, asked))
+            continue
+        made += _others(role, blocks, asked)
+        for name, where in asked.items():
+            raise Refused("invalid", f"the message after it has no tool_result for {name!r}", param=where)
+    for name, where in asked.items():
+        raise Refused(
+            "invalid", f"the last message calls a tool, and there is no tool_result for {name!r}", param=where
+        )
+    return made
+
+
+def _placed(index: int, message: Message) -> list[Placed]:
+    if not message.content and message.role != "assistant":
+        raise Refused("invalid", "it is empty; say something", param=f"messages.{index}.content")
+    return [(f"messages.{index}.content.{number}", block) for number, block in enumerate(message.content)]
+
+
+def _assistant(blocks: Sequence[Placed], asked: dict[str, str]) -> dict[str, Any]:
+    """Notes in `asked` what it calls."""
+    thoughts, texts, calls = [], [], []
+    for where, block in blocks:
+        match block:
+            case Thinking():
+                thoughts.append(block.thinking)
+            case Text():
+                texts.append(block.text)
+            case ToolUse():
+                function = {"name": block.name, "arguments": block.input}
+                calls.append({"id": block.id, "type": "function", "function": function})
+                asked[block.id] = where
+            case _:
+                raise Refused("invalid", "a result of a tool is the user's to tell", param=where)
+    message: dict[str, Any] = {"role": "assistant", "content": "".join(texts) or (None if calls else "")}
+    if thoughts:
+        message["reasoning_content"] = "\n".join(thoughts)
+    return message | ({"tool_calls": calls} if calls else {})
+
+
+def _others(role: str, blocks: Sequence[Placed], asked: dict[str, str]) -> list[dict[str, Any]]:
+    """Results of tools are messages of their own; their calls leave `asked`."""
+    made = []
+    for kind, run in groupby(blocks, key=lambda placed: type(placed[1])):
+        if kind is Text:
+            made.append(_text(role, [block for _, block in run]))
+        else:
+            made += [_result(role, where, block, asked) for where, block in run]
+    return made
+
+
+def _result(role: str, where: str, block: Block, asked: dict[str, str]) -> dict[str, Any]:
+    if role != "user" or not isinstance(block, ToolResult):
+        raise Refused("invalid", f"it cannot stand in a message of the role {role!r}", param=where)
+    if asked.pop(block.tool_use_id, None) is None:
+        told = f"no tool_use before it waits for a result under the id {block.tool_use_id!r}"
+        raise Refused("invalid", told, param=f"{where}.tool_use_id")
+    text = "".join(part.text for part in block.content)
+    content = text_of_error(text or "it failed") if block.is_error else text
+    return {"role": "tool", "tool_call_id": block.tool_use_id, "content": content}
+
+
+def _text(role: str, blocks: Sequence[Block]) -> dict[str, Any]:
+    """A block of text is the same as the text: clients mark now this one and now that one for the cache."""
+    texts = [block.text for block in blocks if isinstance(block, Text)]
+    parts = [{"type": "text", "text": text} for text in texts]
+    return {"role": role, "content": texts[0] if len(texts) == 1 else parts}
+
+
+ToolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
+Count = Annotated[int, Field(ge=1, lt=2**31)]
+
+
+class Tool(Body):
+    """A tool of the client's own."""
+
+    type: Literal["custom"] | None = None  # first: others than the client's own are refused by this name
+    name: ToolName
+    description: str | None = None
+    input_schema: dict[str, Any]
+    cache_control: CacheControl | None = None
+    strict: bool | None = None  # calls are always held to their schema
+    eager_input_streaming: bool | None = None  # a call always comes once it is complete
+    defer_loading: Literal[False] | None = None
+    allowed_callers: list[Literal["direct"]] | None = None
+
+
+class Choosing(Body):
+    """Whether tools are called."""
+
+    type: Literal["auto", "any", "none"]
+    disable_parallel_tool_use: bool = False
+
+
+class ChoosingOne(Body):
+    """The tool that must be called."""
+
+    type: Literal["tool"]
+    name: ToolName
+    disable_parallel_tool_use: bool = False
+
+
+class ThinkingOff(Body):
+    """The model answers at once."""
+
+    type: Literal["disabled"]
+
+
+class ThinkingOn(Body):
+    """The model thinks first, as long as it likes within `max_tokens`."""
+
+    type: Literal["adaptive"]
+    display: Literal["summarized"] | None = None  # what it thought is shown whole
+
+
+class ThinkingBounded(Body):
+    """The model thinks for so many tokens at most."""
+
+    type: Literal["enabled"]
+    budget_tokens: Count
+    display: Literal["summarized"] | None = None
+
+
+class Format(Body):
+    """What the text of the answer is."""
+
+    type: Literal["json_schema"]
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+
+    def schema_of_content(self) -> Mapping[str, Any]:
+        """Raises Refused for a schema that a grammar cannot hold."""
+        with about("output_config.format"):
+            return JsonSchema(self.schema_).schema
+
+
+class Output(Body):
+    """Of the answer."""
+
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: Format | None = None
+
+
+class Metadata(Body):
+    """Of the request; it is taken and not used."""
+
+    user_id: str | None = None
+
+
+class CountRequest(Body):
+    """A conversation, whose tokens are counted."""
+
+    model: str
+    messages: Annotated[list[Message], Field(min_length=1)]
+    system: Texts = Field(default_factory=list)
+    tools: list[Tool] | None = None
+    tool_choice: Annotated[Choosing | ChoosingOne, Field(discriminator="type")] | None = None
+    thinking: Annotated[ThinkingOff | ThinkingOn | ThinkingBounded, Field(discriminator="type")] | None = None
+    output_config: Output | None = None
+    cache_control: CacheControl | None = None
+
+    @property
+    def effort(self) -> str | None:
+        """How much the model is to think, and to say."""
+        return None if self.output_config is None else self.output_config.effort
+
+    def asked(self) -> Asked:
+        """What it asks of the model. Raises Refused, also for a schema that a grammar cannot hold."""
+        choice = self.tool_choice
+        form = None if self.output_config is None else self.output_config.format
+        return Asked(
+            messages=openai_messages(self.system, self.messages),
+            tools=[definition_of(tool.name, tool.description, tool.input_schema) for tool in self.tools or ()],
+            choice=_choice(choice),
+            parallel=choice is None or not choice.disable_parallel_tool_use,
+            schema=None if form is None else form.schema_of_content(),
+            thinking=self._thinking(),
+            effort=self.effort,
+        )
+
+    def check_budget(self) -> None:
+        """Raises Refused where the thought leaves nothing for an answer. Here there is none."""
+
+    def _thinking(self) -> ThinkingOption:
+        match self.thinking:
+            case ThinkingOff():
+                return False
+            case ThinkingBounded(budget_tokens=budget):
+                return budget
+            case ThinkingOn() if self.effort is None:
+                return True
+        return None
+
+
+class MessageRequest(CountRequest):
+    """What a client asks for. Fields that change nothing here, such as `metadata`, are taken and not used."""
+
+    max_tokens: Count
+    temperature: Annotated[float, Field(ge=0, le=1)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    stop_sequences: Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=MOST_STOPS)] | None = None
+    stream: bool | None = None
+    metadata: Metadata | None = None
+    service_tier: Literal["auto", "standard_only"] | None = None
+    speed: Literal["standard"] | None = None
+    thread: dict[str, Any] | None = None
+
+    def asked(self) -> Asked:
+        """What it asks of the model. Raises Refused."""
+        if self.thread is not None:  # by the code at which clients go on without
+            told = "threads are not held here; send all messages, and those that were there before are recognised"
+            raise Refused("invalid", told, "thread_unsupported_request", "thread")
+        stop = self.stop_sequences or ()
+        return replace(super().asked(), sampling=self.sampling, max_tokens=self.max_tokens, stop=stop)
+
+    def check_budget(self) -> None:
+        """Raises Refused where the thought leaves nothing for an answer."""
+        match self.thinking:
+            case ThinkingBounded(budget_tokens=budget) if budget >= self.max_tokens:
+                told = f"max_tokens is {self.max_tokens}, but must be greater than thinking.budget_tokens, {budget}"
+                raise Refused("invalid", told, param="thinking.budget_tokens")
+
+    @property
+    def sampling(self) -> Sampling:
+        """How tokens are drawn."""
+        return Sampling(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k)
+
+
+def _choice(choice: Choosing | ChoosingOne | None) -> str:
+    match choice:
+        case None:
+            return "auto"
+        case ChoosingOne():
+            return choice.name
+    return "required" if choice.type == "any" else choice.type

@@ -1,0 +1,1 @@
+"""`/v1/branches`: branches that clients name, hold and publish."""

@@ -1,0 +1,306 @@
+"""`/v1/branches`: the verbs of a branch, for other languages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+from starlette.responses import JSONResponse, Response
+
+from ..._context.handle import handle_of
+from ..._types.errors import AgentKVError
+from ..._types.mark import Mark
+from ..http.body import read_body
+from ..http.errors import Refused, about, refused
+from ..http.idempotency import Progress, respond
+from ..http.leniency import checked
+from . import bodies
+from .held import Held, missing
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from ..._types.results import Generation, Token
+    from ..http.responses import Emit
+    from ..server import Server
+
+B = TypeVar("B", bound=bodies.Condition)
+
+_DIGITS = 19  # of a length
+Verb = Callable[["Server", Held, B], Awaitable[Mapping[str, Any]]]
+
+
+async def create_branch(server: Server, request: Request) -> Response:
+    """`POST /v1/branches`."""
+    body = await read_body(server, request, bodies.Create)
+    body.check()
+    prompt = body.prompt(server.context.model_info.vocab_size)
+    whole = _whole(request)
+
+    async def work(emit: Emit) -> None:
+        async with server.admitted(request.headers):
+            with server.branches.room(1, [body.name] if body.name else []), about(body.given_as):
+                branch = await server.with_room(
+                    lambda: server.context.branch(prompt, tools=body.tools, template=body.template, overflow=server)
+                )
+                made = told(server.branches.hold(branch, name=body.name, lease=body.lease), whole)
+        await emit(json.dumps(made))
+
+    return respond(server.branches.answers, request, body, work)
+
+
+async def list_branches(server: Server, request: Request) -> Response:
+    """`GET /v1/branches`: those whose names clients chose."""
+    listed = [told(held, whole=False) for held in server.branches.named()]
+    return JSONResponse({"object": "list", "data": listed})
+
+
+async def show_branch(server: Server, request: Request) -> Response:
+    """`GET /v1/branches/{branch}`: all that is known of it."""
+    with server.branches.using(request.path_params["branch"]) as held:
+        return JSONResponse(told(held, whole=True))
+
+
+async def delete_branch(server: Server, request: Request) -> Response:
+    """`DELETE /v1/branches/{branch}`: what it runs ends, and its cells are free. `if_length` and `if_mark` are in the
+    query."""
+    condition = _condition(server, request)
+
+    async def work(emit: Emit) -> None:
+        with server.branches.using(request.path_params["branch"]) as held:
+            with held.at_work(condition, changes=False, progress=Progress()):
+                closing = held.branch.close()
+                server.branches.drop(held)
+            await emit(json.dumps({"id": held.id, "object": "branch", "deleted": True}))
+            await closing
+
+    return respond(server.branches.answers, request, None, work)
+
+
+async def stop_branch(server: Server, request: Request) -> Response:
+    """`POST .../stop`: ends what it generates, and answers once that has ended. Waits for no place."""
+    body = await read_body(server, request, bodies.Stop)
+    whole, progress = _whole(request), Progress()
+
+    async def work(emit: Emit) -> None:
+        with server.branches.using(request.path_params["branch"]) as held:
+            await held.stop()
+            with held.at_work(bodies.Condition(), changes=True, progress=progress):
+                if body.length is not None and body.length < len(held.branch):
+                    await held.branch.rollback(body.length)
+                stopped = told(held, whole)
+            await emit(json.dumps(stopped))
+
+    return respond(_held(server, request).answers, request, body, work, progress)
+
+
+def verb(kind: type[B], does: Verb[B], *, changes: bool = False) -> Callable[[Server, Request], Awaitable[Response]]:
+    """The endpoint of a verb, which `changes` the branch or does not. It answers with what the verb tells, and with the
+    branch as it is then."""
+
+    async def endpoint(server: Server, request: Request) -> Response:
+        body = await read_body(server, request, kind)
+        whole, progress = _whole(request), Progress()
+
+        async def work(emit: Emit) -> None:
+            with server.branches.using(request.path_params["branch"]) as held:
+                async with server.admitted(request.headers):
+                    with held.at_work(body, changes, progress):
+                        more = await does(server, held, body)
+                        done = {**told(held, whole), **more}
+            await emit(json.dumps(done))
+
+        return respond(_held(server, request).answers, request, body, work, progress)
+
+    endpoint.__name__ = f"{does.__name__.strip('_')}_branch"
+    endpoint.__doc__ = does.__doc__
+    return endpoint
+
+
+async def _fork(server: Server, held: Held, body: bodies.Fork) -> Mapping[str, Any]:
+    """Children with the same history."""
+    count = body.count
+    with server.branches.room(count, body.names or ()):
+        forks = await server.with_room(lambda: held.branch.fork(count))
+        lease = body.lease or held.lease
+        made = [
+            server.branches.hold(fork, name=name, parent=held.id, lease=lease)
+            for fork, name in zip(forks, body.names or repeat(None), strict=False)
+        ]
+        return {"forks": [told(fork, whole=False) for fork in made]}
+
+
+async def _extend(server: Server, held: Held, body: bodies.Extend) -> Mapping[str, Any]:
+    """Adds text, token ids or messages."""
+    prompt = body.prompt(server.context.model_info.vocab_size)
+    if prompt is None:
+        raise Refused("invalid", "nothing to add; give text, tokens or messages", param="text")
+    with about(body.given_as):
+        extended = await server.with_room(lambda: held.branch.extend(prompt, template=body.template))
+    return {"extended": asdict(extended)}
+
+
+async def _rollback(server: Server, held: Held, body: bodies.Rollback) -> Mapping[str, Any]:
+    """Forgets what came after a length or a mark."""
+    branch = held.branch
+    given = [each for each in (body.length, body.name, body.mark) if each is not None]
+    if len(given) != 1:
+        raise Refused("invalid", "give one of length, name and mark", param="length")
+    to: Mark | int
+    if body.name is not None:
+        if body.name not in branch.marks:
+            raise Refused("invalid", f"there is no mark {body.name!r}", "invalid_rollback", "name")
+        to = branch.marks[body.name]
+    elif body.mark is not None:
+        length, _, epoch = body.mark.partition(":")
+        to = Mark(branch.id, int(length), handle_of(branch).state.owner, int(epoch))
+    else:
+        assert body.length is not None
+        to = body.length
+    await server.with_room(lambda: branch.rollback(to))
+    return {}
+
+
+async def _mark(server: Server, held: Held, body: bodies.Mark) -> Mapping[str, Any]:
+    """Gives the present end a name."""
+    held.branch.mark(body.name)
+    return {}
+
+
+async def _adopt(server: Server, held: Held, body: bodies.Adopt) -> Mapping[str, Any]:
+    """Takes over the history of another branch."""
+    with server.branches.using(body.other) as other:
+        await server.with_room(lambda: held.branch.adopt(other.branch))
+    return {}
+
+
+async def _select(server: Server, held: Held, body: bodies.Select) -> Mapping[str, Any]:
+    """The likeliest of some continuations."""
+    choice = await server.with_room(lambda: held.branch.select(body.choices))
+    chosen = {"text": choice.text, "index": choice.index, "logprob": choice.logprob, "logprobs": choice.logprobs}
+    return {"choice": chosen}
+
+
+fork_branch = verb(bodies.Fork, _fork)
+extend_branch = verb(bodies.Extend, _extend, changes=True)
+roll_back_branch = verb(bodies.Rollback, _rollback, changes=True)
+mark_branch = verb(bodies.Mark, _mark)
+adopt_branch = verb(bodies.Adopt, _adopt, changes=True)
+select_branch = verb(bodies.Select, _select)
+
+
+async def generate_on_branch(server: Server, request: Request) -> Response:
+    """`POST .../generate`. A client that hangs up ends it, unless it came with an `Idempotency-Key`; tokens that were
+    made stay, of a stream those sent, or with `keep: "made"` or a key all."""
+    body = await read_body(server, request, bodies.Generate)
+    how, whole, progress = body.how(), _whole(request), Progress()
+    name = request.path_params["branch"]
+
+    async def generated(held: Held) -> Mapping[str, Any]:
+        return _generation(await held.branch.generate(**how, output_retries=0))
+
+    async def streamed(held: Held, emit: Emit) -> Mapping[str, Any]:
+        async with held.branch.stream(**how, keep=body.keep) as tokens:
+            await emit(json.dumps({"length": len(held.branch)}), "begin")
+            async for token in tokens:
+                await emit(json.dumps(_token(token)), "token")
+        return _generation(tokens.generation)
+
+    async def run(made: Callable[[Held], Awaitable[Mapping[str, Any]]]) -> str:
+        with server.branches.using(name) as held:
+            scope, ended = anyio.CancelScope(), anyio.Event()
+            held.running[scope] = ended
+            try:
+                with scope:
+                    async with server.admitted(request.headers):
+                        with held.at_work(body, changes=True, progress=progress):
+                            return json.dumps({"generation": await made(held)} | told(held, whole))
+            finally:
+                del held.running[scope]
+                ended.set()
+            raise Refused("conflict", "the generation was stopped", "stopped")
+
+    async def work(emit: Emit) -> None:
+        await emit(await run(generated))
+
+    async def stream(emit: Emit) -> None:
+        await emit(await run(lambda held: streamed(held, emit)), "generation")
+
+    answers = _held(server, request).answers
+    return respond(answers, request, body, stream if body.stream else work, progress, stream=body.stream)
+
+
+def told(held: Held, whole: bool) -> dict[str, Any]:
+    """A branch, as clients read it; with `whole` its tokens and messages, too."""
+    branch = held.branch
+    branch_told: dict[str, Any] = {
+        "id": held.id,
+        "object": "branch",
+        "number": branch.id,
+        "parent": held.parent,
+        "lease": held.lease,
+        "length": len(branch),
+        "reused": branch.reused,
+        "mark": held.mark,
+        "marks": {name: mark.length for name, mark in branch.marks.items()},
+    }
+    if whole:
+        branch_told |= {
+            "tokens": branch.tokens,
+            "text": branch.text,
+            "messages": [asdict(message) for message in branch.messages],
+        }
+    return branch_told
+
+
+def _generation(generation: Generation[Any]) -> dict[str, Any]:
+    value, fault = None, None
+    try:
+        value = generation.output
+    except AgentKVError as error:
+        fault = refused(error)
+    generated: dict[str, Any] = {
+        "text": generation.text,
+        "tokens": generation.tokens,
+        "logprobs": generation.logprobs,
+        "finish_reason": generation.finish_reason,
+        "usage": asdict(generation.usage),
+        "seed": generation.seed,
+        "top_logprobs": [[top._asdict() for top in place] for place in generation.top_logprobs],
+        "output": value,
+        "output_error": None if fault is None else {"code": fault.code, "message": fault.message},
+    }
+    return generated
+
+
+def _token(token: Token) -> dict[str, Any]:
+    told = {"id": token.id, "text": token.text, "logprob": token.logprob, "index": token.index}
+    return told | {"top_logprobs": [top._asdict() for top in token.top_logprobs]}
+
+
+def _whole(request: Request) -> bool:
+    """Is the whole branch to be told? Raises Refused for query parameters that mean nothing."""
+    for name, value in request.query_params.items():
+        if (name, value) != ("whole", "true"):
+            raise Refused("invalid", "the only parameter here is whole=true", "unsupported_parameter", name)
+    return "whole" in request.query_params
+
+
+def _condition(server: Server, request: Request) -> bodies.Condition:
+    """Of a request without a body. Raises Refused."""
+    query = request.query_params.items()
+    given = {name: int(value) if value.isdecimal() and len(value) <= _DIGITS else value for name, value in query}
+    return checked(bodies.Condition, given, server.ignored)
+
+
+def _held(server: Server, request: Request) -> Held:
+    """The branch that a request is about. Raises Refused."""
+    name = request.path_params["branch"]
+    held = server.branches.get(name)
+    if held is None:
+        raise missing(name)
+    return held

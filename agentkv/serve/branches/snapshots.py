@@ -1,0 +1,110 @@
+"""`/v1/branches/{branch}/snapshot`: a branch as a client's process has it, kept under a name, and given to others. What
+`Branch.publish` and `Context.attach` speak."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field, ValidationError
+from pydantic_core import to_json
+from starlette.responses import JSONResponse, Response
+
+from ..._context.publish import branch_of, snapshot_of
+from ..._documents.published import PublishedBranch
+from ..._types.errors import InvalidInput
+from ..http.body import Body, read_body
+from ..http.errors import Refused, about, check_ids
+from ..http.idempotency import respond
+from ..http.leniency import checked
+from ..tokens.endpoints import check_model
+from . import bodies
+from .endpoints import told
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from ..._context.branch import Branch
+    from ..http.responses import Emit
+    from ..server import Server
+
+Revision = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
+
+
+class Publish(Body):
+    """`PUT .../snapshot`: the branch gets this name and `revision`. What has the name by now gives way if its revision
+    is one of `replaces`."""
+
+    branch: dict[str, Any]
+    revision: Revision
+    replaces: Annotated[list[Revision], Field(max_length=256)] = []  # noqa: RUF012 - pydantic copies it
+    fingerprint: str | None = None
+    cache: str | None = None
+
+    def published(self, vocab_size: int) -> PublishedBranch:
+        """What is to be kept. Raises Refused."""
+        try:
+            published = PublishedBranch.model_validate_json(to_json(self.branch))
+            published.conversation()
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(map(str, ("branch", *first["loc"])))
+            raise Refused("invalid", f"{where}: {first['msg']}", "invalid_value", where) from None
+        except (InvalidInput, ValueError) as error:
+            raise Refused("invalid", f"branch: {error}", "invalid_value", "branch") from None
+        check_ids(published.tokens, vocab_size, "branch.tokens")
+        return published
+
+
+async def publish_branch(server: Server, request: Request) -> Response:
+    """`PUT /v1/branches/{branch}/snapshot`: keeps a client's branch under a name."""
+    name = checked(bodies.Chosen, {"name": request.path_params["branch"]}, server.ignored).name
+    body = await read_body(server, request, Publish)
+    check_model(server, body.fingerprint, body.cache)
+    published = body.published(server.context.model_info.vocab_size)
+
+    async def work(emit: Emit) -> None:
+        async with server.admitted(request.headers):
+            replaced = server.branches.replaceable(name, body.replaces)
+            with server.branches.room(0 if replaced else 1), about("branch"):
+                branch = await _made(server, published)
+                try:
+                    server.branches.replaceable(name, body.replaces)  # others may have been quicker
+                except Refused:
+                    branch.close()
+                    raise
+                held = server.branches.hold(branch, name=name, revision=body.revision)
+        await emit(json.dumps({**told(held, whole=False), "revision": held.revision}))
+
+    return respond(server.branches.answers, request, body, work)
+
+
+async def show_snapshot(server: Server, request: Request) -> Response:
+    """`GET /v1/branches/{branch}/snapshot`: all that another process needs to go on with a branch."""
+    name = request.path_params["branch"]
+    if server.branches.get(name) is None:
+        raise _not_found(server, name)
+    with server.branches.using(name) as held:
+        revision = held.revision  # of what is there before: who publishes over more than that is refused
+        published = await snapshot_of(held.branch)
+        shown = {"branch": published.model_dump(mode="json"), "revision": revision}
+        return JSONResponse({**shown, "fingerprint": server.context.model_info.fingerprint})
+
+
+async def _made(server: Server, published: PublishedBranch) -> Branch:
+    """A branch of these tokens, computed as far as the cache does not have them."""
+    if not published.tokens:
+        source = await server.with_room(server.context.branch)
+    else:
+        source = await server.with_room(lambda: server.context.branch(published.tokens, overflow=server))
+    try:
+        return await server.with_room(lambda: branch_of(source, published, server))
+    finally:
+        source.close()
+
+
+def _not_found(server: Server, name: str) -> Refused:
+    names = [held.id for held in server.branches.named()]
+    there = f"there are {', '.join(map(repr, names[:8]))}{' ...' if names[8:] else ''}" if names else "there is none"
+    what = f"no branch is published as {name!r}; {there}. It may have been idle for too long: publish it again"
+    return Refused("missing", what, "branch_not_found")

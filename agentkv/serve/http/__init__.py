@@ -1,0 +1,1 @@
+"""HTTP below every protocol of the server: bodies, errors, responses, middleware, the listener."""

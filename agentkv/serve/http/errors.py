@@ -1,0 +1,173 @@
+"""Requests that get an error: its status, and what kind it is. Each protocol writes it in a shape of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ..._types.errors import (
+    BranchBusy,
+    BranchClosed,
+    ContextClosed,
+    ContextFull,
+    InvalidInput,
+    InvalidRollback,
+    OutOfMemory,
+    OutputIncomplete,
+    OutputInvalid,
+    PositionsExhausted,
+    StepFailed,
+    TooManyBranches,
+    wire_code,
+)
+from ..._types.log import log
+from ..._types.show import shown
+
+Kind = Literal[
+    "invalid",
+    "key",
+    "denied",
+    "missing",
+    "method",
+    "late",
+    "conflict",
+    "large",
+    "media",
+    "mismatch",
+    "busy",
+    "stopping",
+    "failed",
+]
+
+_LONGEST = 1000  # characters of a message
+
+STATUS: dict[Kind, int] = {
+    "invalid": 400,
+    "key": 401,
+    "denied": 403,
+    "missing": 404,
+    "method": 405,
+    "late": 408,
+    "conflict": 409,
+    "large": 413,
+    "media": 415,
+    "mismatch": 422,
+    "busy": 429,
+    "stopping": 503,
+    "failed": 500,
+}
+
+
+@dataclass(eq=False)
+class Refused(Exception):
+    """A request that gets an error.
+
+    Attributes:
+        kind: of error.
+        message: what was asked, which bound it broke, what to do about it.
+        code: a word for programs.
+        param: the parameter that it is about; None for none.
+        headers: of the response.
+    """
+
+    kind: Kind
+    message: str
+    code: str | None = None
+    param: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.message = _cut(self.message)  # names that clients made up, and grammars, may be of any length
+
+    @property
+    def status(self) -> int:
+        """Of HTTP."""
+        return STATUS[self.kind]
+
+
+def busy(message: str, seconds: int = 1) -> Refused:
+    """Too much is going on; the client comes back after so many seconds."""
+    return Refused("busy", message, "overloaded", headers={"retry-after": str(seconds)})
+
+
+# Errors that clients read in their own words. The first class that fits counts.
+_KINDS: tuple[tuple[type[Exception], Kind], ...] = (
+    (PositionsExhausted, "invalid"),
+    (InvalidRollback, "invalid"),
+    (OutputInvalid, "invalid"),
+    (OutputIncomplete, "invalid"),
+    (InvalidInput, "invalid"),
+    (ContextFull, "busy"),
+    (OutOfMemory, "busy"),
+    (TooManyBranches, "busy"),
+    (BranchBusy, "conflict"),
+    (BranchClosed, "missing"),
+)
+
+
+# What the SDK advises its users to do, and what clients of a server can do, or whoever runs it.
+ADVICE: tuple[tuple[str, str], ...] = (
+    ("open the Context with a larger capacity", "start the server with a larger --capacity"),
+    ("open a larger cache", "start the server with a larger --capacity"),
+    ("make an empty branch with `branch()`", "make an empty branch: leave the prompt out"),
+    ("pass a string that spells the conversation out", "send a text that spells the conversation out"),
+    ("encode other things with `ctx.tokenizer` first", "encode other things by /tokenize first"),
+)
+
+
+def refused(error: Exception) -> Refused:
+    """What a client is told of an error. Of those that are not its own affair it is told nothing but that: what they
+    say may name files of this machine."""
+    match error:
+        case Refused():
+            return error
+        case ContextClosed():
+            return Refused("stopping", "the server is stopping", wire_code(ContextClosed))
+        case TimeoutError():
+            return Refused("late", "the request took longer than it may; ask for less, or allow more", "timeout")
+    for known, kind in _KINDS:
+        if isinstance(error, known):
+            headers = {"retry-after": "5"} if kind == "busy" else {}
+            return Refused(kind, advised(str(error)), wire_code(known), headers=headers)
+    log.error("request failed", error=f"{type(error).__name__}: {error}", exc_info=error)
+    if isinstance(error, StepFailed):
+        return Refused("failed", "the model failed; the server's log says more", wire_code(StepFailed))
+    return Refused("failed", "the server failed; its log says more", "internal_error")
+
+
+def advised(message: str) -> str:
+    """What the SDK says of an error, with advice for those who talk to a server."""
+    for ours, theirs in ADVICE:
+        message = message.replace(ours, theirs)
+    return message
+
+
+@contextmanager
+def about(param: str) -> Iterator[None]:
+    """What the SDK refuses in this block, and what does not fit, is about that parameter."""
+    try:
+        yield
+    except Refused as known:
+        if known.kind == "invalid" and known.param is None:
+            known.param = param
+        raise
+    except InvalidInput as error:
+        told = refused(error)
+        told.param = param
+        raise told from error
+
+
+def check_ids(tokens: Sequence[int], vocab_size: int, param: str) -> None:
+    """Raises Refused for a token id that is not the model's."""
+    wrong = next((index for index, token in enumerate(tokens) if not 0 <= token < vocab_size), None)
+    if wrong is not None:
+        which = f"{shown(tokens[wrong]).removeprefix('int ')} at index {wrong}"
+        told = f"token {which} is not in the vocabulary; ids are from 0 to {vocab_size - 1}"
+        raise Refused("invalid", told, "invalid_value", param)
+
+
+def _cut(text: str) -> str:
+    """A message of a length to read."""
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."

@@ -1,0 +1,200 @@
+"""Requests with an `Idempotency-Key`: each runs once, to its end, and who repeats it gets the first one's answer."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import anyio
+from starlette.responses import Response
+
+from ..openai.chat import ERRORS
+from .errors import Refused
+from .responses import Answer, Emit, EventStream
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.types import Receive, Scope, Send
+
+    from .body import Body
+
+MOST_KEYS = 256  # of one branch; a key is forgotten after so many others
+MOST_BYTES = 1 << 20  # of the answers of one branch; the newest is there whatever its size
+_LONGEST_KEY = 255
+_EVENT_BYTES = 128  # beside its text
+
+Work: TypeAlias = Callable[[Emit], Awaitable[None]]
+"""Runs a request. Emits the events of a stream, or the one JSON text that is the whole answer."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a request got. Its error is an answer like any other once it `changed` something."""
+
+    changed: bool = False
+
+
+class Recording:
+    """What one request answers, from its first event on, while it runs and afterwards."""
+
+    def __init__(self, digest: bytes) -> None:
+        self.digest = digest
+        self.ended = False
+        self.nbytes: int | None = 0  # None once the answer had to make room
+        self.error: Exception | None = None
+        self._events: list[tuple[str, str | None]] = []
+        self._more = anyio.Event()
+
+    async def run(self, work: Work) -> None:
+        """Runs the request itself. Raises nothing but a cancellation, which those who wait are told of."""
+        try:
+            await work(self._emit)
+        except Exception as error:
+            self.error = error
+        except BaseException:
+            what = "the request that this one repeats was given up; read the branch"
+            self.error = Refused("conflict", what, "given_up")
+            raise
+        finally:
+            self.ended = True
+            self._wake()
+
+    async def replay(self, emit: Emit) -> None:
+        """All events, as they were and as they come. Raises the request's error at its end."""
+        events, position = self._events, 0
+        while not (self.ended and position == len(events)):
+            if position == len(events):
+                await self._more.wait()
+                continue
+            await emit(*events[position])
+            position += 1
+        if self.error is not None:
+            raise self.error
+
+    def drop(self) -> None:
+        """Its answer makes room; its key is still known."""
+        self._events = []  # whoever reads it still has the old ones
+        self.nbytes = None
+
+    async def _emit(self, data: str, event: str | None = None) -> None:
+        self._events.append((data, event))
+        if self.nbytes is not None:
+            self.nbytes += _EVENT_BYTES + len(data)
+        self._wake()
+
+    def _wake(self) -> None:
+        self._more.set()
+        self._more = anyio.Event()
+
+
+class Answers:
+    """The recordings of one branch, or of what makes and closes branches, by their keys."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[str, Recording] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def recording(self, key: str, digest: bytes) -> tuple[Recording, bool]:
+        """That of a key, and whether it is the first with it. Raises Refused."""
+        known = self._by_key.get(key)
+        if known is None:
+            recording = self._by_key[key] = Recording(digest)
+            return recording, True
+        if known.digest != digest:
+            what = f"Idempotency-Key {key!r} was sent with another request; take a new key for each request"
+            raise Refused("mismatch", what, "idempotency_key_reused", "Idempotency-Key")
+        if known.nbytes is None:
+            what = f"the request of Idempotency-Key {key!r} was done, and its answer has made room; read the branch"
+            raise Refused("conflict", what, "idempotency_answer_dropped", "Idempotency-Key")
+        return known, False
+
+    async def run(self, key: str, recording: Recording, work: Work, progress: Progress) -> None:
+        """Runs the first request of a key. One that came to nothing may be sent again under it."""
+        try:
+            await recording.run(work)
+        finally:
+            if recording.error is not None and not progress.changed:
+                self._by_key.pop(key, None)
+            self._make_room()
+
+    def _make_room(self) -> None:
+        ended = [(key, each) for key, each in self._by_key.items() if each.ended]
+        for key, _ in ended[: max(len(ended) - MOST_KEYS, 0)]:
+            del self._by_key[key]
+        total = 0
+        for age, (_, each) in enumerate(reversed(ended)):
+            total += each.nbytes or 0
+            if age and total > MOST_BYTES:
+                each.drop()
+
+
+class Repeatable(Response):
+    """The answer of a recording. The first request of its key runs to its end, whoever hangs up."""
+
+    def __init__(self, follower: Response, run: Callable[[], Coroutine[Any, Any, None]] | None) -> None:
+        self._follower = follower
+        self._run = run
+        self.background = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        async with anyio.create_task_group() as group:
+            if self._run is not None:
+                group.start_soon(self._run)
+            await self._follower(scope, receive, send)
+
+
+def respond(
+    answers: Answers,
+    request: Request,
+    body: Body | None,
+    work: Work,
+    progress: Progress | None = None,
+    *,
+    stream: bool = False,
+) -> Response:
+    """The response of a request: of its own work, or with an `Idempotency-Key`, of the first that came with it.
+
+    Args:
+        progress: says whether an error of the work is worth keeping; None where a failure has changed nothing.
+
+    Raises Refused for a key that cannot be, or that another request had.
+    """
+    key = request.headers.get("idempotency-key")
+    if key is None:
+        return _response(work, stream)
+    if not 0 < len(key) <= _LONGEST_KEY or not key.isprintable():
+        what = f"Idempotency-Key must have 1 to {_LONGEST_KEY} printable characters, such as a UUID"
+        raise Refused("invalid", what, "invalid_value", "Idempotency-Key")
+    recording, first = answers.recording(key, _digest(request, body))
+
+    async def run() -> None:
+        await answers.run(key, recording, work, progress or Progress())
+
+    return Repeatable(_response(recording.replay, stream), run if first else None)
+
+
+def _digest(request: Request, body: Body | None) -> bytes:
+    """Of all that a request asks for."""
+    url, said = request.url, "" if body is None else body.model_dump_json()
+    return blake2b(f"{request.method} {url.path}?{url.query}\n{said}".encode(), digest_size=16).digest()
+
+
+def _response(work: Work, stream: bool) -> Response:
+    if stream:
+        return EventStream(work, ERRORS)
+
+    async def whole() -> Response:
+        said: list[str] = []
+
+        async def emit(data: str, event: str | None = None) -> None:
+            said.append(data)
+
+        await work(emit)
+        return Response("".join(said), media_type="application/json")
+
+    return Answer(whole, ERRORS)

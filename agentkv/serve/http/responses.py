@@ -1,0 +1,171 @@
+"""Responses that take a while: whole, or as server-sent events. A client that hangs up ends what it asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+import anyio
+from starlette.responses import Response
+
+from .errors import Refused, refused
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+
+class Emit(Protocol):
+    """Takes one event."""
+
+    async def __call__(self, data: str, event: str | None = None) -> None:
+        """`data` is one line; `event` is the event's name."""
+
+
+class Protocols(Protocol):
+    """How a protocol writes errors."""
+
+    def error_response(self, error: Refused) -> Response:
+        """As the whole response."""
+
+    def error_event(self, error: Refused) -> tuple[str, str | None]:
+        """In a stream that has begun: data and name of the event."""
+
+    @property
+    def ping(self) -> bytes:
+        """What is sent in a stream where there is nothing to tell for a while."""
+
+
+class Answer(Response):
+    """The response that `work` returns, unless its client hangs up first."""
+
+    def __init__(self, work: Callable[[], Awaitable[Response]], errors: Protocols) -> None:
+        self._work = work
+        self._errors = errors
+        self.background = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        response: Response | None = None
+        async with anyio.create_task_group() as group:
+            group.start_soon(_hang_up, receive, group.cancel_scope)
+            try:
+                response = await self._work()
+            except Exception as error:
+                response = self._errors.error_response(refused(error))
+            group.cancel_scope.cancel()
+        if response is not None:
+            with anyio.move_on_after(LAST_SECONDS):
+                await response(scope, receive, send)
+
+
+class Events(Emit):
+    """The events of one response: its head goes out with the first one, or before.
+
+    Attributes:
+        begun: was the head sent?
+        alive: sends a sign of life. A protocol whose clients wait for events alone has one of its own in the stream.
+    """
+
+    alive: Callable[[], Awaitable[None]]
+
+    def __init__(self, send: Send, head: Sequence[tuple[bytes, bytes]], ping: bytes) -> None:
+        self._send = send
+        self._head = head
+        self.alive = partial(self._body, ping)
+        self._sending = anyio.Lock()  # one thing after another
+        self._count = 0  # of what was sent
+        self.begun = False
+
+    async def __call__(self, data: str, event: str | None = None) -> None:
+        """One event. `data` is one line; `event` is the event's name."""
+        name = "" if event is None else f"event: {event}\n"
+        await self._body(f"{name}data: {data.translate(_LINE_ENDS)}\n\n".encode())
+
+    async def begin(self) -> None:
+        """Sends the head, where there is no event to send yet: what is wrong from then on is an event."""
+        async with self._sending:
+            await self._begin()
+
+    async def end(self) -> None:
+        """Nothing more comes."""
+        await self._body(b"", more=False)
+
+    async def ping(self) -> None:
+        """Sends a sign of life whenever nothing else was sent for a while. Never returns."""
+        while True:
+            before = self._count
+            await anyio.sleep(PING_SECONDS)
+            if self._count == before:
+                await self.alive()
+
+    async def _body(self, body: bytes, more: bool = True) -> None:
+        async with self._sending:
+            self._count += 1
+            await self._begin()
+            await self._send({"type": "http.response.body", "body": body, "more_body": more})
+
+    async def _begin(self) -> None:
+        if not self.begun:
+            self.begun = True
+            await self._send({"type": "http.response.start", "status": 200, "headers": self._head})
+
+
+class EventStream(Response):
+    """Server-sent events that `work` emits. What is refused before the head was sent is an error response.
+
+    The head goes out with the first event, or when `work` says so, and at the latest after PING_SECONDS; from then on
+    there is a ping whenever nothing else was sent for so long.
+    """
+
+    def __init__(
+        self, work: Callable[[Events], Awaitable[None]], errors: Protocols, headers: Mapping[str, str] | None = None
+    ) -> None:
+        self._work = work
+        self._errors = errors
+        self._head = [*_HEADERS, *((name.encode(), value.encode()) for name, value in (headers or {}).items())]
+        self.background = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        emit = Events(send, self._head, self._errors.ping)
+        failure: Response | None = None
+        async with anyio.create_task_group() as group:
+            group.start_soon(_hang_up, receive, group.cancel_scope)
+            group.start_soon(emit.ping)
+            try:
+                await self._work(emit)
+            except Exception as error:
+                told = refused(error)
+                if emit.begun:
+                    with anyio.move_on_after(LAST_SECONDS):
+                        await emit(*self._errors.error_event(told))
+                else:
+                    failure = self._errors.error_response(told)
+            if failure is None:
+                with anyio.move_on_after(LAST_SECONDS):
+                    await emit.end()
+            group.cancel_scope.cancel()
+        if failure is not None:
+            with anyio.move_on_after(LAST_SECONDS):
+                await failure(scope, receive, send)
+
+
+PING_SECONDS = 10.0  # proxies hang up after 30 to 100 s without a byte, and people lose faith before
+LAST_SECONDS = 10.0  # for what is left to send: a client that does not read must not keep its connection for ever
+
+# Ends of lines to many readers of events, and to nobody who follows the standard. JSON has them in strings alone.
+_LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
+
+_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+async def _hang_up(receive: Receive, scope: anyio.CancelScope) -> None:
+    """Cancels once the client is gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    scope.cancel()

@@ -1,0 +1,214 @@
+"""The body of `POST /v1/chat/completions`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema
+
+from ..._chat.messages import checked_template
+from ..._types.show import shown
+from ...output import JsonSchema
+from ..completion import ROLES, Asked
+from ..http.body import Body
+from ..http.errors import Refused, about
+from .sampling_body import Drawn, Stop, stops_of
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+Count = Annotated[int, Field(ge=1, lt=2**31)]
+
+
+class Function(Body):
+    """A function that the model may call."""
+
+    name: Name
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None  # calls are always held to their schema
+
+
+class Tool(Body):
+    """A tool."""
+
+    type: Literal["function"]
+    function: Function
+
+    def definition(self) -> dict[str, Any]:
+        """As chat templates take it."""
+        return definition_of(self.function.name, self.function.description, self.function.parameters)
+
+
+class Named(Body):
+    """The name of a function."""
+
+    name: Name
+
+
+class OneTool(Body):
+    """The tool that must be called."""
+
+    type: Literal["function"]
+    function: Named
+
+
+class Schema(Body):
+    """A JSON schema that the content is held to."""
+
+    name: Name
+    description: str | None = None
+    schema_: Annotated[dict[str, Any], Field(alias="schema")] = Field(default_factory=dict)
+    strict: bool | None = None
+
+
+class Format(Body):
+    """What the content is."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: Schema | None = None
+
+    def schema_of_content(self) -> Mapping[str, Any] | None:
+        """None for free text. Raises Refused, also for a schema that a grammar cannot hold."""
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise Refused("invalid", "json_schema goes with the type json_schema", param="response_format")
+        if self.type == "text":
+            return None
+        schema = {"type": "object"} if self.json_schema is None else self.json_schema.schema_
+        with about("response_format"):
+            return JsonSchema(schema).schema
+
+
+class StreamOptions(Body):
+    """Of a stream."""
+
+    include_usage: bool = False
+    include_obfuscation: Literal[False] = False
+
+
+_TEXT_PARTS = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+        "required": ["type", "text"],
+    },
+}
+_MESSAGE: dict[str, Any] = {  # what is taken is checked by the SDK, which says what is wrong
+    "type": "object",
+    "properties": {
+        "role": {"enum": ["developer", *ROLES]},
+        "content": {"anyOf": [{"type": "string"}, _TEXT_PARTS, {"type": "null"}]},
+        "reasoning_content": {"type": "string"},
+        "reasoning": {"type": "string"},
+        "thinking": {"type": "string"},
+        "tool_calls": {"type": "array", "items": {"type": "object"}},
+        "tool_call_id": {"type": "string"},
+        "name": {"type": "string"},
+    },
+    "required": ["role"],
+}
+
+
+class Message(Body):
+    """A message."""
+
+    role: Any
+    content: Any = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    thinking: Any = None
+    tool_calls: Any = None
+    tool_call_id: Any = None
+    name: Any = None
+
+
+AnyMessage = Annotated[Message, WithJsonSchema(_MESSAGE)]
+
+
+def _of_a_stream(options: object, others: ValidationInfo) -> object:
+    if options is not None and not others.data.get("stream"):
+        raise ValueError("it goes with stream: true")
+    return options
+
+
+OfAStream = AfterValidator(_of_a_stream)
+
+
+class ChatRequest(Drawn):
+    """What a client asks for. Fields that change nothing here, such as `user`, are taken and not used."""
+
+    model: str
+    messages: Annotated[list[AnyMessage], Field(min_length=1)]
+    tools: list[Tool] | None = None
+    tool_choice: Literal["auto", "none", "required"] | OneTool | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: Format | None = None
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
+    n: Count | None = None
+    stop: Stop = None
+    stream: bool | None = None
+    stream_options: Annotated[StreamOptions | None, OfAStream] = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    return_token_ids: bool | None = None
+    return_progress: bool | None = None  # llama.cpp's: chunks with `prompt_progress`, in a stream
+    store: bool | None = None  # nothing is stored here: there is no address to get it from
+    modalities: list[Literal["text"]] | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+    user: str | None = None
+    metadata: dict[str, str] | None = None
+    service_tier: Literal["auto", "default"] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+    def asked(self, vocab_size: int) -> Asked:
+        """What it asks of the model. Raises Refused."""
+        if self.top_logprobs and not self.logprobs:
+            raise Refused("invalid", "top_logprobs goes with logprobs: true", param="top_logprobs")
+        choice = self.tool_choice or "auto"
+        return Asked(
+            messages=[template_message(message, index) for index, message in enumerate(self.messages)],
+            tools=[tool.definition() for tool in self.tools or ()],
+            choice=choice if isinstance(choice, str) else choice.function.name,
+            parallel=self.parallel_tool_calls is not False,
+            schema=None if self.response_format is None else self.response_format.schema_of_content(),
+            sampling=self.sampling(vocab_size),
+            max_tokens=self.max_completion_tokens or self.max_tokens,
+            stop=stops_of(self.stop),
+            logprobs=bool(self.logprobs),
+            top_logprobs=self.top_logprobs or 0,
+            template=self._template(),
+            effort=self.reasoning_effort,
+        )
+
+    def _template(self) -> dict[str, Any]:
+        with about("chat_template_kwargs"):
+            return checked_template(self.chat_template_kwargs, known=True)
+
+
+def definition_of(name: str, description: str | None, parameters: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A tool as chat templates take it: many read the properties of its parameters. What is null says nothing."""
+    said = {key: value for key, value in (parameters or {}).items() if value is not None}
+    schema = {"type": "object", "properties": {}, **said}
+    check_properties(schema, f"the tool {name!r}")
+    return {"type": "function", "function": {"name": name, "description": description or "", "parameters": schema}}
+
+
+def check_properties(parameters: Mapping[str, Any], whose: str) -> None:
+    """Raises Refused where they are none: chat templates go through them."""
+    properties = parameters.get("properties", {})
+    if not isinstance(properties, Mapping):
+        what = f"parameters of {whose} have the properties {shown(properties)}, but they must be an object"
+        raise Refused("invalid", what, "invalid_value", "tools")
+
+
+def template_message(message: Message, index: int) -> dict[str, Any]:
+    """A message as chat templates take it. Roles are words of theirs: only those that are known go through."""
+    role = "system" if message.role == "developer" else message.role
+    if role not in ROLES:
+        raise Refused("invalid", f"it must be one of developer, {', '.join(ROLES)}", param=f"messages.{index}.role")
+    given = {name: getattr(message, name) for name in Message.model_fields if name in message.model_fields_set}
+    return {key: value for key, value in {**given, "role": role}.items() if value is not None or key == "content"}

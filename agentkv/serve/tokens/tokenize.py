@@ -1,0 +1,112 @@
+"""`POST /tokenize` and `POST /detokenize`: texts and conversations as token ids, and back. As vLLM has them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio.to_thread
+from starlette.responses import JSONResponse, Response
+
+from ..._context.handle import core_of
+from ..http.body import Body, read_body
+from ..http.errors import Refused, about, check_ids
+from ..http.responses import Answer
+from ..openai.chat import ERRORS
+from ..openai.chat_body import AnyMessage, Tool, template_message
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from ..server import Server
+
+_OF_PROMPT = {"add_special_tokens", "parse_special"}
+_OF_MESSAGES = {"tools", "add_generation_prompt", "chat_template_kwargs"}
+
+
+class TokenizeRequest(Body):
+    """A text, or a conversation.
+
+    `add_special_tokens` puts in front of a text what the model expects there, as `POST /v1/completions` does.
+    `parse_special` is llama.cpp's: without it control tokens that the text spells stay text, which is what texts of
+    others need.
+    """
+
+    model: str | None = None
+    prompt: str | None = None
+    add_special_tokens: bool = True
+    parse_special: bool = True
+    messages: list[AnyMessage] | None = None
+    tools: list[Tool] | None = None
+    add_generation_prompt: bool = True
+    chat_template_kwargs: dict[str, Any] | None = None
+    return_token_strs: bool | None = None
+
+    def check(self) -> None:
+        """Raises Refused for what does not go together."""
+        if (self.prompt is None) == (self.messages is None):
+            raise Refused("invalid", "give either a prompt or messages", param="prompt")
+        others = _OF_MESSAGES if self.messages is None else _OF_PROMPT
+        for name in sorted(others & self.model_fields_set):
+            if getattr(self, name) is not None:
+                goes = "messages" if name in _OF_MESSAGES else "a prompt"
+                raise Refused("invalid", f"{name} goes with {goes} alone; leave it out", param=name)
+
+
+class DetokenizeRequest(Body):
+    """Token ids."""
+
+    model: str | None = None
+    tokens: list[int]
+
+
+async def tokenize(server: Server, request: Request) -> Response:
+    """`{"count", "max_model_len", "tokens"}`, and `token_strs` where they are asked for."""
+    body = await read_body(server, request, TokenizeRequest)
+    if body.model is not None:
+        server.check_model(body.model)
+    body.check()
+
+    async def answered() -> Response:
+        async with server.admitted(request.headers):
+            tokens = await _tokens(server, body)
+        told: dict[str, Any] = {"count": len(tokens), "max_model_len": _longest(server), "tokens": tokens}
+        if body.return_token_strs:
+            spelled = core_of(server.context).chat.token_bytes
+            told["token_strs"] = [spelled[token].decode("utf-8", "replace") for token in tokens]
+        return JSONResponse(told)
+
+    return Answer(answered, ERRORS)
+
+
+async def detokenize(server: Server, request: Request) -> Response:
+    """`{"prompt"}`: the text, control tokens included."""
+    body = await read_body(server, request, DetokenizeRequest)
+    if body.model is not None:
+        server.check_model(body.model)
+    check_ids(body.tokens, server.context.model_info.vocab_size, "tokens")
+
+    async def answered() -> Response:
+        decode = partial(server.context.tokenizer.decode, skip_special=False)
+        async with server.admitted(request.headers):
+            text = await anyio.to_thread.run_sync(decode, body.tokens, abandon_on_cancel=True)
+        return JSONResponse({"prompt": text})
+
+    return Answer(answered, ERRORS)
+
+
+async def _tokens(server: Server, body: TokenizeRequest) -> list[int]:
+    if body.messages is not None:
+        messages = [template_message(message, index) for index, message in enumerate(body.messages)]
+        tools = [tool.definition() for tool in body.tools or ()]
+        with about("messages"):
+            return await server.tokens_of(messages, tools, body.chat_template_kwargs, body.add_generation_prompt)
+    encode = partial(server.context.tokenizer.encode, bos=body.add_special_tokens, parse_special=body.parse_special)
+    return await anyio.to_thread.run_sync(encode, body.prompt or "", abandon_on_cancel=True)
+
+
+def _longest(server: Server) -> int:
+    """Tokens that a conversation may have: as many as the model has positions, and the cache cells."""
+    info = server.context.model_info
+    capacity = server.context.stats.capacity
+    return min(info.max_positions or capacity, capacity)

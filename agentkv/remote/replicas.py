@@ -3,7 +3,7 @@
 Rendezvous hashing (Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998): every server gets
 a number from its own name and the tree's root, and the highest has the tree. A server that goes away moves its own
 trees alone. A server that has more than its share of what is under way gives the next request to the next one (bounded
-loads: Mirrokni, Thorup and Zadimoghaddam 2018), which docs/remote.md shows the use of.
+loads: Mirrokni, Thorup and Zadimoghaddam 2018), which docs/performance.md shows the use of.
 """
 
 from __future__ import annotations

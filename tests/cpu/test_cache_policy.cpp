@@ -1,5 +1,5 @@
-// The recipe "a cache policy" of ARCHITECTURE.md, followed: a window that forgets what no row sees any more, from the
-// outside, under the byte layer and the verbs as they are.
+// The recipe "a cache policy" of docs/internals/recipes.md, followed: a window that forgets what no row sees any more,
+// from the outside, under the byte layer and the verbs as they are.
 #include <algorithm>
 #include <cstdint>
 #include <memory>

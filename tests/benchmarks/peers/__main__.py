@@ -1,4 +1,4 @@
-"""The command: measures all peers in turns, prints the table of README's "How fast", writes two plots."""
+"""The command: measures all peers in turns, prints the table of docs/performance.md, writes two plots."""
 
 from __future__ import annotations
 

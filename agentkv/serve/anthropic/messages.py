@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def asked_of(server: Server, body: CountRequest) -> ReplyRequest:
-    """What a client asks of this model. Raises Refused, also for a thought that leaves nothing for an answer; in a
+    """What a client asks of this model. Raises ApiError, also for a thought that leaves nothing for an answer; in a
     strict server where one is to think that does not."""
     if core_of(server.context).chat.format.thought is not None:
         body.check_budget()

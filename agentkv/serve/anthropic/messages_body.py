@@ -101,7 +101,7 @@ Placed = tuple[str, Block]
 def openai_messages(system: Sequence[Text], messages: Sequence[Message]) -> list[dict[str, Any]]:
     """The conversation, in OpenAI's form. Several messages of one role in a row are one.
 
-    Raises Refused for blocks where they cannot stand, results without a call, and calls without a result.
+    Raises ApiError for blocks where they cannot stand, results without a call, and calls without a result.
     """
     made = [_text("system", system)] if system else []
     asked: dict[str, str] = {}  # calls that wait for their result, and where they stand
@@ -237,7 +237,7 @@ class Format(Body):
     schema_: Annotated[dict[str, Any], Field(alias="schema")]
 
     def schema_of_content(self) -> Mapping[str, Any]:
-        """Raises Refused for a schema that a grammar cannot hold."""
+        """Raises ApiError for a schema that a grammar cannot hold."""
         with error_param("output_config.format"):
             return JsonSchema(self.schema_).schema
 
@@ -273,7 +273,7 @@ class CountRequest(Body):
         return None if self.output_config is None else self.output_config.effort
 
     def asked(self) -> ReplyRequest:
-        """What it asks of the model. Raises Refused, also for a schema that a grammar cannot hold."""
+        """What it asks of the model. Raises ApiError, also for a schema that a grammar cannot hold."""
         choice = self.tool_choice
         form = None if self.output_config is None else self.output_config.format
         return ReplyRequest(
@@ -287,7 +287,7 @@ class CountRequest(Body):
         )
 
     def check_budget(self) -> None:
-        """Raises Refused where the thought leaves nothing for an answer. Here there is none."""
+        """Raises ApiError where the thought leaves nothing for an answer. Here there is none."""
 
     def _thinking(self) -> ThinkingOption:
         match self.thinking:
@@ -315,7 +315,7 @@ class MessageRequest(CountRequest):
     thread: dict[str, Any] | None = None
 
     def asked(self) -> ReplyRequest:
-        """What it asks of the model. Raises Refused."""
+        """What it asks of the model. Raises ApiError."""
         if self.thread is not None:  # by the code at which clients go on without
             told = "threads are not held here; send all messages, and those that were there before are recognised"
             raise ApiError("invalid", told, "thread_unsupported_request", "thread")
@@ -323,7 +323,7 @@ class MessageRequest(CountRequest):
         return replace(super().asked(), sampling=self.sampling, max_tokens=self.max_tokens, stop=stop)
 
     def check_budget(self) -> None:
-        """Raises Refused where the thought leaves nothing for an answer."""
+        """Raises ApiError where the thought leaves nothing for an answer."""
         match self.thinking:
             case ThinkingBounded(budget_tokens=budget) if budget >= self.max_tokens:
                 told = f"max_tokens is {self.max_tokens}, but must be greater than thinking.budget_tokens, {budget}"

@@ -99,8 +99,8 @@ async def stop_branch(server: Server, request: Request) -> Response:
 
 
 def verb(kind: type[B], does: Verb[B], *, changes: bool = False) -> Callable[[Server, Request], Awaitable[Response]]:
-    """The endpoint of a verb, which `changes` the branch or does not. It answers with what the verb tells, and with the
-    branch as it is then."""
+    """Makes the endpoint of a verb; `changes` says whether the verb changes the branch. The answer joins the branch's
+    JSON after the verb with the verb's own fields."""
 
     async def endpoint(server: Server, request: Request) -> Response:
         body = await read_body(server, request, kind)
@@ -235,7 +235,7 @@ async def generate_on_branch(server: Server, request: Request) -> Response:
 
 
 def branch_json(held: BranchEntry, whole: bool) -> dict[str, Any]:
-    """A branch, as clients read it; with `whole` its tokens and messages, too."""
+    """JSON of a branch; with `whole` its tokens, text and messages as well."""
     branch = held.branch
     branch_told: dict[str, Any] = {
         "id": held.id,
@@ -283,7 +283,7 @@ def _token(token: Token) -> dict[str, Any]:
 
 
 def _whole(request: Request) -> bool:
-    """Is the whole branch to be told? Raises Refused for query parameters that mean nothing."""
+    """Returns whether the whole branch is wanted. Raises ApiError for other query parameters."""
     for name, value in request.query_params.items():
         if (name, value) != ("whole", "true"):
             raise ApiError("invalid", "the only parameter here is whole=true", "unsupported_parameter", name)
@@ -291,14 +291,14 @@ def _whole(request: Request) -> bool:
 
 
 def _condition(server: Server, request: Request) -> bodies.Condition:
-    """Of a request without a body. Raises Refused."""
+    """Condition in the query of a request without a body. Raises ApiError."""
     query = request.query_params.items()
     given = {name: int(value) if value.isdecimal() and len(value) <= _DIGITS else value for name, value in query}
     return checked(bodies.Condition, given, server.ignored)
 
 
 def _held(server: Server, request: Request) -> BranchEntry:
-    """The branch that a request is about. Raises Refused."""
+    """The branch of a request's path. Raises ApiError."""
     name = request.path_params["branch"]
     held = server.branches.get(name)
     if held is None:

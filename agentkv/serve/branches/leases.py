@@ -1,4 +1,4 @@
-"""`/v1/leases`: branches that end with the connection of those who made them."""
+"""`/v1/leases`: leases, whose branches end with the connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies of requests: bounded, JSON, and of a known shape."""
+"""Request bodies: bounded JSON of a known shape."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST_STOPS = 128  # stop strings of a request
 
 
 class Body(BaseModel):
-    """A body. What it does not name is refused, unless it asks for nothing, or is known to change no answer
+    """Base of request bodies. Unknown fields are refused, unless they are empty or known to change no answer
     (`ignored`)."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
@@ -36,9 +36,9 @@ B = TypeVar("B", bound=Body)
 
 
 async def read_body(server: Server, request: Request, kind: type[B]) -> B:
-    """The body of a request.
+    """Reads and checks the body of a request.
 
-    Raises Refused for one that is too large, comes too slowly, is no JSON, or not what `kind` says.
+    Raises ApiError for a body that is too large, too slow, no JSON, or not of the shape `kind`.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         # Pages of other origins can post anything else without asking.
@@ -69,7 +69,7 @@ async def _read(request: Request, most_bytes: int) -> bytes:
 
 
 def _decoded(raw: bytes, encoding: str, most_bytes: int) -> bytes:
-    """A body as it was before its client packed it."""
+    """Decompresses a body. Raises ApiError for unknown encodings, invalid data, and more than `most_bytes`."""
     name = encoding.strip().lower()
     if name in ("", "identity"):
         return raw
@@ -94,7 +94,7 @@ def _decoded(raw: bytes, encoding: str, most_bytes: int) -> bytes:
 
 
 def _check_size(value: dict[str, Any]) -> None:
-    """Raises Refused for a body of more parts than it can be checked for at once. Token ids do not count."""
+    """Raises ApiError for a body with too many entries to validate at once. Lists of token ids do not count."""
     count = 0
     waiting: list[Any] = [value]
     while waiting:

@@ -1,4 +1,4 @@
-"""What requests may say that changes no answer here: it is left out, said once in the log, and counted."""
+"""Request fields that change no answer here: they are left out, logged once, and counted."""
 
 from __future__ import annotations
 
@@ -120,17 +120,17 @@ _MOST_SAID = 1000
 
 
 def reason_for(place: str) -> tuple[str, str] | None:
-    """The row that a field falls under, and why it is ignored; None for what is not."""
+    """Looks up the row that a field matches and why it is ignored; None for fields that are not."""
     parts = place.split(".")
     rows = (".".join(parts[begin:]) for begin in range(max(len(parts) - 1, 1)))
     return next(((row, IGNORED[row]) for row in rows if row in IGNORED), None)
 
 
 class Ignored:
-    """What one server left out of requests: each kind is said once, and counted each time.
+    """Record of the fields that one server left out of requests: each kind is logged once and counted each time.
 
     Attributes:
-        strict: is nothing left out, and a request refused for it?
+        strict: whether such requests are refused instead.
     """
 
     def __init__(self, counter: Counter, strict: bool) -> None:
@@ -139,13 +139,14 @@ class Ignored:
         self._said: set[tuple[str, str]] = set()
 
     def leave_out(self, param: str, why: str) -> None:
-        """A parameter is left out. Raises Refused where the server is strict."""
+        """Records that a parameter is left out. Raises ApiError on a strict server."""
         if self.strict:
             raise ApiError("invalid", f"{why}; leave it out", param=param)
         self.note(param, why)
 
     def note(self, what: str, why: str, of: str = "") -> None:
-        """Something was left out. `what` is a label: of a known set, while `of` may be a client's own word."""
+        """Counts and logs something left out. `what` is a metric label from a known set; `of` may be a client's own
+        word."""
         self._counter.labels(what).inc()
         if (what, of) not in self._said and len(self._said) < _MOST_SAID:
             self._said.add((what, of))

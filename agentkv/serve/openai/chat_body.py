@@ -68,7 +68,7 @@ class Format(Body):
     json_schema: Schema | None = None
 
     def schema_of_content(self) -> Mapping[str, Any] | None:
-        """None for free text. Raises Refused, also for a schema that a grammar cannot hold."""
+        """None for free text. Raises ApiError, also for a schema that a grammar cannot hold."""
         if (self.type == "json_schema") != (self.json_schema is not None):
             raise ApiError("invalid", "json_schema goes with the type json_schema", param="response_format")
         if self.type == "text":
@@ -165,7 +165,7 @@ class ChatRequest(SamplingBody):
     prompt_cache_key: str | None = None
 
     def asked(self, vocab_size: int) -> ReplyRequest:
-        """What it asks of the model. Raises Refused."""
+        """What it asks of the model. Raises ApiError."""
         if self.top_logprobs and not self.logprobs:
             raise ApiError("invalid", "top_logprobs goes with logprobs: true", param="top_logprobs")
         choice = self.tool_choice or "auto"
@@ -198,7 +198,7 @@ def definition_of(name: str, description: str | None, parameters: Mapping[str, A
 
 
 def check_properties(parameters: Mapping[str, Any], whose: str) -> None:
-    """Raises Refused where they are none: chat templates go through them."""
+    """Raises ApiError where they are none: chat templates go through them."""
     properties = parameters.get("properties", {})
     if not isinstance(properties, Mapping):
         what = f"parameters of {whose} have the properties {preview(properties)}, but they must be an object"

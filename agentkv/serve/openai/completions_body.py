@@ -44,7 +44,7 @@ class CompletionRequest(SamplingBody):
     user: str | None = None
 
     def check(self, most_choices: int) -> None:
-        """Raises Refused for what does not go together, or is too much."""
+        """Raises ApiError for what does not go together, or is too much."""
         if self.echo and self.logprobs is not None:
             raise ApiError("invalid", "log-probabilities of the prompt are not made; leave one out", param="echo")
         choices = len(self.prompt) * self.n

@@ -122,7 +122,7 @@ def qualified(namespace: str | None, name: str) -> str:
 
 
 def read_items(given: Sequence[Mapping[str, Any]], ignored: Ignored) -> list[dict[str, Any]]:
-    """Items as they were given, each with an id, and content as parts. Raises Refused for what is none."""
+    """Items as they were given, each with an id, and content as parts. Raises ApiError for what is none."""
     items = []
     for index, item in enumerate(given):
         where = f"input.{index}"

@@ -33,6 +33,6 @@ def _model(server: Server, name: str) -> Model:
 
 
 async def refuse_embeddings(server: Server, request: Request) -> Response:
-    """Raises Refused, which says so."""
+    """Raises ApiError, which says so."""
     told = "this server makes no embeddings: the model writes text; ask a server of an embedding model"
     raise ApiError("invalid", told, "unsupported_endpoint")

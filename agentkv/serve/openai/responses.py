@@ -321,7 +321,7 @@ async def list_input_items(server: Server, request: Request) -> Response:
 
 
 def _stored(server: Server, request: Request, *known: str) -> Stored:
-    """Raises Refused, also for query parameters that mean nothing here."""
+    """Raises ApiError, also for query parameters that mean nothing here."""
     for name in request.query_params:
         if name not in known:
             what = f"{name} is not supported by this server; leave it out"

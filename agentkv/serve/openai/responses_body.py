@@ -70,7 +70,7 @@ class Format(Body):
     strict: bool | None = None
 
     def schema_of_content(self) -> Mapping[str, Any] | None:
-        """None for free text. Raises Refused, also for a schema that a grammar cannot hold."""
+        """None for free text. Raises ApiError, also for a schema that a grammar cannot hold."""
         if (self.type == "json_schema") != (self.schema_ is not None and self.name is not None):
             raise ApiError("invalid", "name and schema go with the type json_schema", param="text.format")
         if self.type == "text":
@@ -148,7 +148,7 @@ class ResponsesRequest(SamplingBody):
         return functions
 
     def items(self, ignored: Ignored) -> list[dict[str, Any]]:
-        """The input as items. Raises Refused for what none is."""
+        """The input as items. Raises ApiError for what none is."""
         if isinstance(self.input, str):
             return read_items([{"role": "user", "content": self.input}], ignored)
         if not self.input:
@@ -156,7 +156,7 @@ class ResponsesRequest(SamplingBody):
         return read_items(self.input, ignored)
 
     def asked(self, items: list[dict[str, Any]], vocab_size: int) -> ReplyRequest:
-        """What it asks of the model, its instructions left out. Raises Refused, InvalidInput."""
+        """What it asks of the model, its instructions left out. Raises ApiError, InvalidInput."""
         if self.top_logprobs and not self.logprobs:
             raise ApiError("invalid", f"top_logprobs goes with {LOGPROBS!r} in include", param="top_logprobs")
         form = self.text and self.text.format

@@ -30,7 +30,7 @@ class SamplingBody(Body):
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
 
     def sampling(self, vocab_size: int) -> Sampling:
-        """The same for the SDK. Raises Refused for a bias of no token."""
+        """The same for the SDK. Raises ApiError for a bias of no token."""
         given = self.model_dump(include=set(SamplingBody.model_fields) - {"logit_bias", "seed"}, exclude_none=True)
         bias = {_token(name, vocab_size): value for name, value in (self.logit_bias or {}).items()}
         seed = None if self.seed is None else self.seed % 2**63
@@ -38,7 +38,7 @@ class SamplingBody(Body):
 
 
 def stops_of(stop: Stop) -> list[str]:
-    """The stop strings. Raises Refused for an empty one."""
+    """The stop strings. Raises ApiError for an empty one."""
     stops = [stop] if isinstance(stop, str) else stop or []
     if "" in stops:
         raise ApiError("invalid", "a stop string is empty", param="stop")

@@ -37,7 +37,7 @@ class GenerateTokens(Prompt):
     output_made: Annotated[int, Field(ge=0, lt=2**31)] = 0
 
     def options(self) -> GenerateOptions:
-        """How it runs. Raises Refused, InvalidInput."""
+        """How it runs. Raises ApiError, InvalidInput."""
         return GenerateOptions.checked(
             max_tokens=self.max_tokens,
             stop=self.stop,
@@ -46,7 +46,7 @@ class GenerateTokens(Prompt):
         )
 
     def constraint(self) -> Any:
-        """What it must be. Raises Refused, InvalidInput."""
+        """What it must be. Raises ApiError, InvalidInput."""
         return str if self.output is None else self.output.asked()
 
 

@@ -142,7 +142,7 @@ async def select_tokens(server: Server, request: Request) -> Response:
 
 
 async def _body(server: Server, request: Request, shape: type[P]) -> P:
-    """Raises Refused where the tokens are another model's, or another cache's: this server may have been started
+    """Raises ApiError where the tokens are another model's, or another cache's: this server may have been started
     anew."""
     body = await read_body(server, request, shape)
     check_model(server, body.fingerprint, body.cache)
@@ -150,7 +150,7 @@ async def _body(server: Server, request: Request, shape: type[P]) -> P:
 
 
 def check_model(server: Server, fingerprint: str | None, cache: str | None) -> None:
-    """Raises Refused where a client knows another model, or another cache, than there are here."""
+    """Raises ApiError where a client knows another model, or another cache, than there are here."""
     info = server.context.model_info
     for name, what, given, here in (
         ("fingerprint", "model", fingerprint, info.fingerprint),

@@ -43,7 +43,7 @@ class TokenizeRequest(Body):
     return_token_strs: bool | None = None
 
     def check(self) -> None:
-        """Raises Refused for what does not go together."""
+        """Raises ApiError for what does not go together."""
         if (self.prompt is None) == (self.messages is None):
             raise ApiError("invalid", "give either a prompt or messages", param="prompt")
         others = _OF_MESSAGES if self.messages is None else _OF_PROMPT

@@ -1,4 +1,4 @@
-"""How often a model accepts what its draft head proposes."""
+"""Acceptance rates of a draft head's proposals."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ async def measure_acceptance(
     capacity: int = 8192,
     progress: Callable[[], None] = lambda: None,
 ) -> MeasuredAcceptance:
-    """Continues every prompt greedily and counts what the model accepts of whole drafts, 16 levels deep.
+    """Continues all prompts greedily and measures the acceptance of whole drafts, 16 levels deep.
 
-    `head` is the folder of the head's draft.pte. Calls `progress` after each prompt. Raises what `Context.open` and
-    `Branch.generate` do.
+    `head` is the folder of the head's draft.pte. Calls `progress` after each prompt. Raises as `Context.open`
+    and `Branch.generate` do.
     """
     strategy = Eagle(head, adaptive=False)
     async with Context.open(model, capacity=capacity) as ctx:

@@ -1,4 +1,4 @@
-"""What a person types while no prompt is there to read it."""
+"""Keys typed while no prompt reads them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _PASTE_BEGINS, _PASTE_ENDS = b"\x1b[200~", b"\x1b[201~"
 
 
 class TypedAhead:
-    """What is typed while something else is shown. It waits for the next prompt of `source`, and can be seen meanwhile.
+    """Input typed while something else is shown; it goes to the next prompt of `source`, and can be shown meanwhile.
 
-    What is typed goes on as it was meant: Enter sends. What is pasted is text, whatever is in it, and waits to be sent.
-    It is read as it comes, so that a Ctrl-C behind it is heard.
+    Typed keys keep their meaning: Enter sends. A paste is text with all its line ends, and waits for Enter. Input is
+    read as it comes, so that a Ctrl-C behind it takes effect.
     """
 
     def __init__(self, source: Input, output: Output) -> None:
@@ -40,13 +40,13 @@ class TypedAhead:
 
     @property
     def shown(self) -> str:
-        """The end of it, in one line."""
+        """End of the input, as one line."""
         text = _SEQUENCE.sub("", self._typed[-MOST_SHOWN:].decode(errors="replace"))
         return " ".join(text.split())
 
     @asynccontextmanager
     async def reading(self, group: TaskGroup) -> AsyncIterator[None]:
-        """For the length of a block. But for Ctrl-C and Ctrl-Z, keys wait."""
+        """Collects input for the length of a block; Ctrl-C and Ctrl-Z still work."""
         fd = self._source.fileno()
         before = termios.tcgetattr(fd)
         raw = termios.tcgetattr(fd)
@@ -68,7 +68,7 @@ class TypedAhead:
             termios.tcsetattr(fd, termios.TCSANOW, before)
 
     def drop(self) -> None:
-        """Nothing that waits is sent, nor what a paste still brings."""
+        """Discards pending input, including the rest of a paste."""
         fd = self._source.fileno()
         self._typed += _waiting(fd, self._typed)
         self._typed = b""
@@ -76,7 +76,7 @@ class TypedAhead:
         self.changed()
 
     async def says_yes(self, ask: Callable[[], None]) -> bool:
-        """Is the next key a `y`, once `ask` showed a question? What was typed before is no answer, and is dropped."""
+        """Discards earlier input, shows a question by `ask`, and returns whether the next key is `y`."""
         self.drop()
         self._key = anyio.Event()
         ask()
@@ -98,13 +98,13 @@ class TypedAhead:
             over.set()
 
     def _paste(self, on: bool) -> None:
-        """Are pasted texts told from typed ones?"""
+        """Turns bracketed paste on or off."""
         (self._output.enable_bracketed_paste if on else self._output.disable_bracketed_paste)()
         self._output.flush()
 
 
 def keep_lines(source: Input) -> None:
-    """What was entered before there was any prompt waits for the next one of `source`."""
+    """Passes input from before the first prompt on to the next prompt of `source`."""
     fd = source.fileno()
     before = termios.tcgetattr(fd)
     raw = termios.tcgetattr(fd)
@@ -115,8 +115,8 @@ def keep_lines(source: Input) -> None:
 
 
 def _waiting(fd: int, before: bytes = b"") -> bytes:
-    """What was typed behind that: a terminal hands out some of it at a time, which may end anywhere. A paste that has
-    begun is waited for, as its end comes soon."""
+    """Reads the pending input behind `before`. Terminals deliver input in parts that may end anywhere, so an open paste
+    is awaited."""
     typed = b""
     while select.select([fd], [], [], PASTE_SECONDS if _in_paste(before + typed) else 0)[0]:
         if not (read := os.read(fd, MOST_BYTES)):

@@ -35,7 +35,7 @@ Verb = Callable[["Server", BranchEntry, B], Awaitable[Mapping[str, Any]]]
 
 
 async def create_branch(server: Server, request: Request) -> Response:
-    """`POST /v1/branches`."""
+    """`POST /v1/branches`: creates a branch, empty or with a prompt."""
     body = await read_body(server, request, bodies.Create)
     body.check()
     prompt = body.prompt(server.context.model_info.vocab_size)
@@ -54,20 +54,22 @@ async def create_branch(server: Server, request: Request) -> Response:
 
 
 async def list_branches(server: Server, request: Request) -> Response:
-    """`GET /v1/branches`: those whose names clients chose."""
+    """`GET /v1/branches`: branches whose names clients chose."""
     listed = [branch_json(held, whole=False) for held in server.branches.named()]
     return JSONResponse({"object": "list", "data": listed})
 
 
 async def show_branch(server: Server, request: Request) -> Response:
-    """`GET /v1/branches/{branch}`: all that is known of it."""
+    """`GET /v1/branches/{branch}`: a branch with its tokens, text and messages."""
     with server.branches.using(request.path_params["branch"]) as held:
         return JSONResponse(branch_json(held, whole=True))
 
 
 async def delete_branch(server: Server, request: Request) -> Response:
-    """`DELETE /v1/branches/{branch}`: what it runs ends, and its cells are free. `if_length` and `if_mark` are in the
-    query."""
+    """`DELETE /v1/branches/{branch}`: closes a branch, ends what it generates and frees its cells.
+
+    `if_length` and `if_mark` are query parameters.
+    """
     condition = _condition(server, request)
 
     async def work(emit: Emit) -> None:
@@ -82,7 +84,7 @@ async def delete_branch(server: Server, request: Request) -> Response:
 
 
 async def stop_branch(server: Server, request: Request) -> Response:
-    """`POST .../stop`: ends what it generates, and answers once that has ended. Waits for no place."""
+    """`POST .../stop`: ends the branch's generation and responds once it has ended. Needs no admission."""
     body = await read_body(server, request, bodies.Stop)
     whole, progress = _whole(request), Progress()
 
@@ -194,8 +196,11 @@ select_branch = verb(bodies.Select, _select)
 
 
 async def generate_on_branch(server: Server, request: Request) -> Response:
-    """`POST .../generate`. A client that hangs up ends it, unless it came with an `Idempotency-Key`; tokens that were
-    made stay, of a stream those sent, or with `keep: "made"` or a key all."""
+    """`POST .../generate`: generates tokens on a branch, whole or as a stream.
+
+    A client that disconnects ends the generation, unless it sent an `Idempotency-Key`. Generated tokens stay on the
+    branch: of a stream those that were sent, with `keep: "made"` or a key all of them.
+    """
     body = await read_body(server, request, bodies.Generate)
     how, whole, progress = body.how(), _whole(request), Progress()
     name = request.path_params["branch"]

@@ -293,8 +293,10 @@ async def show_response(server: Server, request: Request) -> Response:
 
 
 async def delete_response(server: Server, request: Request) -> Response:
-    """`DELETE /v1/responses/{response}`: deletes a stored response and frees its cells. Responses that continue it
-    stay."""
+    """`DELETE /v1/responses/{response}`: deletes a stored response and frees its cells.
+
+    Responses that continue it stay.
+    """
     _stored(server, request)
     response = request.path_params["response"]
     server.shelf.drop(kept_as(response))
@@ -302,8 +304,10 @@ async def delete_response(server: Server, request: Request) -> Response:
 
 
 async def list_input_items(server: Server, request: Request) -> Response:
-    """`GET .../input_items`: input items of a response, without those of previous responses; newest first, or by the
-    parameters `order`, `after` and `limit`."""
+    """`GET .../input_items`: input items of a response, without those of previous responses.
+
+    Newest first, or by the parameters `order`, `after` and `limit`.
+    """
     items = list(_stored(server, request, "order", "after", "limit").items)
     asked = request.query_params
     if asked.get("order", "desc") not in ("asc", "desc"):

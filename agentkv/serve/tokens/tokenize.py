@@ -60,8 +60,7 @@ class DetokenizeRequest(Body):
 
 
 async def tokenize(server: Server, request: Request) -> Response:
-    """`POST /tokenize`: `{"count", "max_model_len", "tokens"}`, and `token_strs` where `return_token_strs` asks for
-    them."""
+    """`POST /tokenize`: `{"count", "max_model_len", "tokens"}`, and `token_strs` with `return_token_strs`."""
     body = await read_body(server, request, TokenizeRequest)
     if body.model is not None:
         server.check_model(body.model)

@@ -64,7 +64,7 @@ async def measure(
             }
             for number, group in enumerate(groups):
                 for turn in range(len(names)):
-                    name = names[(number + turn) % len(names)]  # nobody always comes first
+                    name = names[(number + turn) % len(names)]  # no strategy always runs first
                     sample = await _sample(contexts[name], number, group, settings)
                     if number >= warm:
                         samples[name].append(sample)

@@ -88,7 +88,7 @@ class _Exchange:
             except asyncio.CancelledError:
                 self._task.cancel()
         if not self._task.cancelled():
-            self._task.exception()  # a client that has gone hears of none
+            self._task.exception()  # marks it as retrieved: the client has disconnected
 
     async def _heard(self) -> dict[str, Any] | None:
         try:
@@ -112,7 +112,7 @@ class _Exchange:
 
     async def _send(self, event: Any) -> None:
         self._sent.put_nowait(event)
-        await asyncio.sleep(0)  # whoever reads may do so before the next part is made
+        await asyncio.sleep(0)  # lets the reader run before the next part is made
 
 
 class AsyncTransport(httpx2.AsyncBaseTransport):
@@ -154,7 +154,7 @@ class Transport(httpx2.BaseTransport):
         exchange = _Exchange(door.app, request, request.read())
         try:
             head = door.loop.wait(exchange.begin())
-        except BaseException:  # a Ctrl-C, likewise
+        except BaseException:  # such as Ctrl-C: it may have begun all the same
             exchange.leave()
             raise
         return httpx2.Response(head.status, headers=head.headers, stream=_Body(door.loop, exchange))

@@ -24,7 +24,7 @@ from ._asgi import InProcessApp
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-MOST_WAITING = 1_000_000  # requests of one process wait for one another, and are not turned away
+MOST_WAITING = 1_000_000  # requests of one process wait and are not refused
 
 
 class LocalModel:
@@ -38,7 +38,7 @@ class LocalModel:
     def __init__(self, model: Context | str | Path, opening: Mapping[str, Any]) -> None:
         self._opening = dict(opening)
         self._lock = threading.Lock()
-        self._opens: int | None = None  # the thread that opens or closes it
+        self._opens: int | None = None  # id of the thread that is opening or closing the model
         self._thread: LoopThread[Context] | None = None
         self._door: InProcessApp | None = None
         self._context = model if isinstance(model, Context) else None

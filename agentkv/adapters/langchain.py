@@ -23,7 +23,7 @@ from ._local import LocalModel
 from .openai import OPTIONS
 
 _OPENING = inspect.signature(Context.open).parameters.keys() - {"model"}
-# What LangChain is told of a server elsewhere; here there is none.
+# Options about a remote server, which there is not here.
 _ELSEWHERE = frozenset(
     ["api_key", "openai_api_key", "base_url", "openai_api_base", "organization", "openai_organization", "openai_proxy"]
 )
@@ -31,8 +31,8 @@ _REASONING = "reasoning_content"  # under which `AIMessage.content_blocks` finds
 
 
 class ChatModel(ChatOpenAI):
-    """A chat model: `invoke`, `ainvoke`, streams, batches, `bind_tools`, `with_structured_output` held to its schema by
-    a grammar, reasoning blocks, usage with cached tokens. A history that is sent again continues its cached branch,
+    """A chat model: `invoke`, `ainvoke`, streams, batches, `bind_tools`, `with_structured_output` with a grammar of its
+    schema, reasoning blocks, usage with cached tokens. A history that is sent again continues its cached branch,
     or a fork.
 
     Args:

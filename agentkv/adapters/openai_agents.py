@@ -16,7 +16,7 @@ from .openai import async_client
 
 
 class Model(OpenAIResponsesModel):
-    """A model for `agents.Agent`: streaming, parallel tools, output held to its schema by a grammar, reasoning items,
+    """A model for `agents.Agent`: streaming, parallel tools, output constrained to its schema, reasoning items,
     usage with cached tokens. A history that is sent again continues its cached branch, or a fork.
 
     The SDK sends traces to OpenAI where it finds a key: `agents.set_tracing_disabled(True)` keeps them here.

@@ -19,19 +19,19 @@ from ._local import LocalModel
 from .openai import async_client
 
 _PROFILE = OpenAIModelProfile(
-    json_schema_transformer=OpenAIJsonSchemaTransformer,  # objects have no fields but those that the schema names
+    json_schema_transformer=OpenAIJsonSchemaTransformer,  # objects have only the schema's fields
     supports_tools=True,
     supports_json_schema_output=True,
     supports_json_object_output=True,
     supports_thinking=True,
-    default_structured_output_mode="native",  # a grammar holds the model to it: it needs no tool for that
+    default_structured_output_mode="native",  # a grammar enforces the schema, without an output tool
     openai_chat_thinking_field="reasoning_content",
     openai_chat_send_back_thinking_parts="field",
 )
 
 
 class Model(OpenAIChatModel):
-    """A model for `pydantic_ai.Agent`: streaming, parallel tools, output held to its schema by a grammar, thinking
+    """A model for `pydantic_ai.Agent`: streaming, parallel tools, output constrained to its schema, thinking
     parts, usage with cached tokens. A history that is sent again continues its cached branch, or a fork.
 
     Args:

@@ -43,7 +43,7 @@ class AgentRunner:
         began = anyio.current_time()
         try:
             outcome = await self._answer(case)
-        except AgentKVError as error:  # of the prompt: there is nothing to judge
+        except AgentKVError as error:  # an error of the prompt: there is nothing to judge
             outcome = Outcome(error=_text(error))
         return replace(outcome, seconds=anyio.current_time() - began)
 

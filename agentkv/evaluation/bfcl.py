@@ -18,10 +18,10 @@ LIVE = tuple(
     f"live_{name}" for name in ("simple", "multiple", "parallel", "parallel_multiple", "irrelevance", "relevance")
 )
 
-# Where nothing says which calls are right, this says whether there must be any.
+# Categories without expected calls: whether there must be any call.
 _CALLED = {"irrelevance": False, "live_irrelevance": False, "live_relevance": True}
 
-# BFCL's names of types, JSON schema's names.
+# JSON schema's names of types by BFCL's.
 _TYPES = {
     "any": "string",
     "dict": "object",
@@ -60,7 +60,7 @@ def _cases(data: Path, category: str) -> Iterator[Case]:
     right = {} if judged else {line["id"]: line["ground_truth"] for line in _lines(data / "possible_answer" / name)}
     for line in _lines(data / name):
         if not line["function"]:
-            continue  # some of live_irrelevance: what cannot be called tells nothing
+            continue  # some of live_irrelevance: without tools there is nothing to judge
         yield Case.model_validate(
             {
                 "id": line["id"],

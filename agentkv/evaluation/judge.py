@@ -15,7 +15,7 @@ from .outcome import Called, Outcome
 
 _PUNCTUATION = re.compile(r"[ ,./\-_*^]")
 _SIGNS = str.maketrans({"\u2019": "'", "\u2212": "-", "*": " "})
-LEFT_OUT = ""  # among the accepted values of an argument that may be left out
+LEFT_OUT = ""  # among the accepted values of an optional argument
 
 
 class Verdict(NamedTuple):
@@ -105,7 +105,7 @@ def same(value: Any, accepted: Any) -> bool:
             return plain(value) == plain(accepted)
         case list(), list() | tuple():
             return len(value) == len(accepted) and all(map(same, value, accepted))
-        case Mapping(), Mapping():  # of an accepted object each field has its accepted values
+        case Mapping(), Mapping():  # each field of an accepted object lists its accepted values
             return all(isinstance(values, list) for values in accepted.values()) and fits(value, accepted)
     return bool(value == accepted)
 

@@ -21,7 +21,7 @@ from .worlds import World
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionMessageFunctionToolCall
 
-_HOPELESS = frozenset({401, 403, 404})  # no other case would fare better
+_HOPELESS = frozenset({401, 403, 404})  # all further cases would fail alike
 
 
 @asynccontextmanager
@@ -42,7 +42,7 @@ async def server_runner(
     """
     try:
         client = openai.AsyncOpenAI(base_url=url, api_key=api_key or "none", timeout=600)
-    except Exception as error:  # of the URL, or of the environment
+    except Exception as error:  # errors of the URL, or of the environment
         raise InvalidInput(f"no connection to {url} can be set up: {error}; it is like http://host:8080/v1") from error
     async with client:
         yield ServerRunner(client, model, max_tokens, tool_choice)

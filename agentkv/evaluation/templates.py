@@ -18,7 +18,7 @@ class Drawn(NamedTuple):
 
 Template: TypeAlias = Callable[[Draw], Drawn]
 
-# An answer that tells that something is not there has one of these.
+# An answer that reports something missing contains one of these.
 _NOT_THERE = [
     *("no", "not", "none", "nothing", "unable", "unavailable", "unknown", "missing", "without", "failed", "sorry"),
     *("cannot", "can't", "couldn't", "doesn't", "isn't", "wasn't", "hasn't", "null"),

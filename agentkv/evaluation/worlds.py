@@ -1,4 +1,4 @@
-"""Small worlds with working tools: deterministic, made anew for each run of a case."""
+"""Small worlds with working tools: deterministic, and new for each run of a case."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TOOLS: Mapping[str, Sequence[str]] = {
 }
 """Names of the tools of each part of a world's data."""
 
-DONE = "done"  # what is returned where the state says it all
+DONE = "done"  # result of tools that only change the state
 
 
 class Data(BaseModel):
@@ -104,7 +104,7 @@ class WorldData(Data):
 
 
 class World:
-    """A running world: state and tools. Models read the docstrings of the tools.
+    """A running world: state and tools. Models read the docstrings of the tool methods.
 
     Attributes:
         tools: tools for agents.
@@ -262,7 +262,7 @@ def tools_of(data: WorldData) -> list[Tool[Any, ..., Any]]:
 @cache
 def _parts() -> Mapping[str, Sequence[Tool[Any, ..., Any]]]:
     """Tools of each part, cached: schemas take a moment to make and are the same in all worlds."""
-    bare = object.__new__(World)  # nothing is called on it
+    bare = object.__new__(World)  # its methods are only inspected
     return {part: [tool(getattr(bare, name)) for name in names] for part, names in _TOOLS.items()}
 
 

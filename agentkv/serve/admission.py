@@ -18,15 +18,15 @@ class Admission:
     def __init__(self, most_running: int, most_waiting: int) -> None:
         self._places = Semaphore(most_running)
         self._most_waiting = most_waiting
-        self._scopes: set[anyio.CancelScope] = set()  # of those that were let in
-        self._lacking = 0  # of these, those that wait for another to leave
+        self._scopes: set[anyio.CancelScope] = set()  # of admitted requests
+        self._lacking = 0  # admitted requests that wait for another's end
         self._left = anyio.Event()
         self._emptied = anyio.Event()
-        self.over = anyio.Event()  # nobody is in any more, and nobody will be
+        self.over = anyio.Event()  # no request is admitted any more
         self.waiting = 0
         self.draining = False
         self.stopped = False
-        self.ended = 0  # requests that were let in and are over
+        self.ended = 0  # number of admitted requests that have ended
 
     @property
     def running(self) -> int:

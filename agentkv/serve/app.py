@@ -76,7 +76,7 @@ async def _answered(path: str, endpoint: Endpoint, server: Server, request: Requ
     request.scope[ENDPOINT] = path
     try:
         return await endpoint(server, request)
-    except ClientDisconnect:  # in the middle of its body: nobody reads an answer
+    except ClientDisconnect:  # during its body: there is no reader for an answer
         return Response(status_code=400)
     except Exception as error:
         return errors_of(request.url.path).error_response(to_api_error(error))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .completion import ReplyRequest
     from .tokens.bodies import GenerateTokens
 
-NO_BRANCH = -1  # yet
+NO_BRANCH = -1  # id in a request that is checked before its branch exists
 _SOME_TEXT = "."
 
 
@@ -31,7 +31,7 @@ def begun_reply(home: ContextCore, conversation: Conversation, log: Sequence[int
     said = home.chat.detokenizer.visible_bytes(log[conversation.end :]).decode("utf-8", "replace")
     parser = form.parser(prefix=begun + said)
     if parser.in_call or any(isinstance(delta, CallOpened) for delta in parser.deltas_of_prefix):
-        return begun + _SOME_TEXT  # what a client wrote is text, whatever it looks like
+        return begun + _SOME_TEXT  # text of the client is never parsed as a call
     return begun + said
 
 

@@ -97,7 +97,7 @@ class ReplyRequest:
             raise ApiError("invalid", advised(str(error)), param="tools") from error
 
     def check_tools(self) -> None:
-        """Raises ApiError that names the tool whose parameters no grammar can express. It compiles each tool anew, so
+        """Raises ApiError that names the tool whose parameters no grammar can express. It compiles each tool again, so
         callers use it after a failure."""
         for function in (tool["function"] for tool in self.tools):
             fault = refused_keyword(grammar_of({"additionalProperties": False, **function["parameters"]}))
@@ -127,7 +127,7 @@ class Choices:
                     said = handle_of(fork).state.conversation
                     handle_of(fork).state.set_conversation(replace(said, calls_of=f"{said.calls_of} choice {index}"))
                 branches += forks
-            if self._seed is not None:  # the same request draws the same tokens again
+            if self._seed is not None:  # equal requests draw equal tokens
                 for index, branch in enumerate(branches):
                     await branch.draw_as(index)
         except BaseException:

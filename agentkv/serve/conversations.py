@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .._engine.interface import StepEngine
 
 
-_KEY = secrets.token_bytes(32)  # nobody can make up a conversation of a given name
+_KEY = secrets.token_bytes(32)  # keyed: clients cannot forge a conversation with a given key
 
 
 def prefix_keys(messages: Sequence[Mapping[str, Any]], about: object) -> list[str]:
@@ -71,7 +71,7 @@ def _essence(message: Mapping[str, Any]) -> list[object]:
 def _call(function: Mapping[str, Any]) -> list[object]:
     arguments = function.get("arguments")
     if isinstance(arguments, str):
-        with suppress(ValueError):  # it is compared as it is
+        with suppress(ValueError):  # invalid JSON is compared as a string
             arguments = json.loads(arguments)
     return [function.get("name"), arguments]
 
@@ -132,9 +132,9 @@ class ConversationCache:
     def __init__(self, most: int, folder: Path | None = None) -> None:
         self._most = most
         self._folder = folder
-        self._kept: OrderedDict[str, CachedConversation] = OrderedDict()  # used longest ago first
+        self._kept: OrderedDict[str, CachedConversation] = OrderedDict()  # least recently used first
         self._making_room = Lock()
-        self._made = 0  # how often there was something to give up
+        self._made = 0  # number of times that cells were given up
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -172,7 +172,7 @@ class ConversationCache:
         made = self._made
         async with self._making_room:
             if self._made != made:
-                return True  # somebody made room while this waited
+                return True  # another caller made room while this waited
             if not (await self._give_own() or await self._give_shared()):
                 return False
             self._made += 1
@@ -193,7 +193,7 @@ class ConversationCache:
         full = self._full()
         if not await _alone([kept.branch for _, kept in full]):
             return False
-        # What cannot be kept must not shut out everybody.
+        # A conversation that cannot be offloaded must not block all others.
         return any(kept.empty() for _, kept in full) or self.drop(full[0][0])
 
     def _full(self) -> list[tuple[str, CachedConversation]]:
@@ -227,7 +227,7 @@ async def _bare(branch: Branch) -> Branch:
     bare = await branch.fork()
     try:
         await handle_of(branch).call(lambda engine: engine.drop_cells_from(bare.id, 0))
-    except BaseException:  # who asked for room is cancelled, say
+    except BaseException:  # such as a cancellation of the caller
         bare.close()
         raise
     return bare

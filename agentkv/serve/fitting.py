@@ -67,7 +67,7 @@ def _content(content: Any, ignored: Ignored) -> Any:
     if isinstance(content, str):
         return without_header(content, ignored)
     if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
-        return content  # what is wrong with it is said later
+        return content  # the fault is reported later
     texts = [(part, without_header(part["text"], ignored) if "text" in part else "") for part in content]
     if all(text == part.get("text") for part, text in texts):
         return content

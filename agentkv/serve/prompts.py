@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .._chat.rerender import PromptUpdate
     from .._context.prefill import PromptPrefill
 
-PROGRESS_SECONDS = 0.25  # how often a client that asks for it is told how far its prompt is
+PROGRESS_SECONDS = 0.25  # between progress reports to a client that wants them
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,7 @@ class _ReplyWriter:
         self._asked = asked
         self._spelled = home.chat.token_bytes
         special = home.chat.tokenizer.special_ids
-        # What is no part of the message: what ends it, and control tokens that stop strings spell.
+        # No part of the message: end tokens, and control tokens in stop strings.
         self._ends = frozenset(home.chat.tokenizer.eos_ids).union(i for i in special if self._in_stop(i))
         self._unsayable = self._ends | {-1}  # a stream's last text may come without a token
         self._control = frozenset(special) - self._ends
@@ -128,12 +128,12 @@ class _ReplyWriter:
         self._prefix = begun_reply(home, self._conversation, handle_of(branch).state.tokens)
         self._reasons = form.thought
         self._held = asked.held(form, self._prefix)
-        called = () if asked.choice == "none" else asked.tools  # else what looks like a call is text
+        called = () if asked.choice == "none" else asked.tools  # without tools, a call's syntax is text
         self._parser = form.parser(prefix=self._prefix, tools=called)
         self._said = _text_of(TextDelta, self._parser.deltas_of_prefix)
         self._thought = _text_of(ReasoningDelta, self._parser.deltas_of_prefix)
         self._told: list[ReplyChunk] = []
-        self._unsaid: list[TokenLogprob] = []  # tokens whose text the parser holds back
+        self._unsaid: list[TokenLogprob] = []  # tokens whose text the parser still buffers
 
     async def whole(self) -> Reply:
         generation = await self._branch.generate(**self._how(), output=self._held, output_retries=0)
@@ -257,9 +257,9 @@ class _Markers:
 
     def __init__(self, reply: _ReplyWriter) -> None:
         self._reply = reply
-        self._waiting: deque[tuple[int, str]] = deque()  # behind so many characters
-        self._said = 0  # characters of the tokens so far
-        self._shown = 0  # of these, those that came
+        self._waiting: deque[tuple[int, str]] = deque()  # markers with their offsets in characters
+        self._said = 0  # characters of all tokens so far
+        self._shown = 0  # characters that have arrived as text
 
     def between(self, token: Token) -> str:
         """Returns the text that comes with a token, with the markers in it."""

@@ -77,7 +77,7 @@ class Server:
         self.shelf = ConversationCache(settings.most_kept, settings.offload)
         self.branches = Branches(settings.most_branches, settings.branch_seconds, settings.lease_seconds)
         self.began = int(time.time())
-        self._warm: dict[str, CachedConversation] = {}  # held as long as the server runs
+        self._warm: dict[str, CachedConversation] = {}  # kept open as long as the server runs
         self.metrics = Metrics(self)
         self.ignored = Ignored(self.metrics.ignored, settings.strict)
 
@@ -183,7 +183,7 @@ class Server:
         if written.cut and written.generation.text != written.generation.text.rstrip():
             return
         messages, message = prompted.messages, written.message.as_openai()
-        if messages[-1]["role"] == "assistant":  # it went on with that
+        if messages[-1]["role"] == "assistant":  # the model continued that message
             message["content"] = text_of(messages[-1]).rstrip() + (message["content"] or "")
             messages = messages[:-1]
         names = prefix_keys([*messages, message], _about(asked.tools, asked.template))
@@ -205,7 +205,7 @@ class Server:
             except TooManyBranches:
                 if (
                     not (self.branches.close_idle() or self.shelf.free_branch())
-                    and self.admission.ended == ended  # nobody left meanwhile
+                    and self.admission.ended == ended  # no request ended meanwhile
                     and not await self.admission.another_leaves()
                 ):
                     raise

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.markdown import Markdown
 from rich.text import Text
 
-REDRAWN_S = 0.06  # least time between two drawings of what is being written
+REDRAWN_S = 0.06  # minimum seconds between two redraws of the last block
 
 
 class AnswerView:
@@ -28,7 +28,7 @@ class AnswerView:
         self._below = below
         self._live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
         self._open = ""
-        self._thought = False  # is what is open what the model thinks?
+        self._thought = False  # whether the open block is reasoning
         self._drawn = 0.0
         self._parser = MarkdownIt().enable("table")
 

@@ -152,7 +152,7 @@ async def _answer(talk: ChatSession, message: str, console: Console, typed: Type
                         begun.add(call.id)
                         answer.note(f"-> {_spelled(call)}")
                     case events.CallFinished(call):
-                        if call.id not in begun:  # it does not run, and is told of all the same
+                        if call.id not in begun:  # a call that did not run has no CallStarted
                             answer.note(f"-> {_spelled(call)}")
                         answer.note(f"<- {call.name}: {call.content}")
                     case events.Retried(what, why):

@@ -45,7 +45,7 @@ async def run(talk: ChatSession, line: str) -> str:
     command = COMMANDS.get(name)
     if command is None:
         raise InvalidInput(f"there is no {name}; /help lists what there is")
-    words = rest if name == "/system" else _words(line, *rest)  # a prompt is a text, as it is
+    words = rest if name == "/system" else _words(line, *rest)  # a system prompt is taken verbatim
     if not command.least <= len(words) <= command.most:
         raise InvalidInput(f"usage: {name} {command.usage}".rstrip())
     return await command.does(talk, words)

@@ -20,7 +20,7 @@ from prompt_toolkit.output import Output
 MOST_BYTES = 1 << 16
 MOST_SHOWN = 60  # bytes
 PASTE_SECONDS = 2.0  # from one part of a paste to the next, at most
-_SEQUENCE = re.compile(r"\x1b(\[[0-9;]*[A-Za-z~]|.)?")  # of keys such as arrows
+_SEQUENCE = re.compile(r"\x1b(\[[0-9;]*[A-Za-z~]|.)?")  # escape sequences of keys such as arrows
 _PASTE_BEGINS, _PASTE_ENDS = b"\x1b[200~", b"\x1b[201~"
 
 
@@ -36,7 +36,7 @@ class TypedAhead:
         self._output = output
         self._typed = b""
         self._key = anyio.Event()
-        self.changed: Callable[[], None] = lambda: None  # called when there is more to be seen
+        self.changed: Callable[[], None] = lambda: None  # called when `shown` has changed
 
     @property
     def shown(self) -> str:
@@ -108,7 +108,7 @@ def keep_lines(source: Input) -> None:
     fd = source.fileno()
     before = termios.tcgetattr(fd)
     raw = termios.tcgetattr(fd)
-    raw[3] &= ~termios.ICANON  # a line that is not ended yet is to be had then
+    raw[3] &= ~termios.ICANON  # makes an unfinished line readable
     termios.tcsetattr(fd, termios.TCSANOW, raw)
     store_typeahead(source, _pressed(_waiting(fd).replace(b"\0", b"\x04")))  # as terminals keep Ctrl-D in lines
     termios.tcsetattr(fd, termios.TCSANOW, before)

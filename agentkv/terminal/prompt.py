@@ -51,7 +51,7 @@ def _history() -> History:
         folder.mkdir(parents=True, exist_ok=True)
         path: Path = folder / HISTORY
         path.touch(mode=0o600)
-        path.open("ab+").close()  # it can be read and written, and is no folder
+        path.open("ab+").close()  # checks that it is a readable and writable file
     except Exception:
         return InMemoryHistory()
     return _History(path)

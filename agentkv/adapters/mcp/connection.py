@@ -67,7 +67,7 @@ DEFAULT_TIMEOUT = 60.0  # seconds
 MOST_NAME = 64  # characters
 _LOST = (CONNECTION_CLOSED,)
 _BROKEN = (OSError, anyio.ClosedResourceError, anyio.BrokenResourceError, anyio.EndOfStream, httpx2.HTTPError)
-_UNSAID = re.compile(r"[^A-Za-z0-9_.-]")  # what names of our tools have not
+_UNSAID = re.compile(r"[^A-Za-z0-9_.-]")  # characters that names of our tools cannot have
 
 
 @asynccontextmanager
@@ -98,7 +98,7 @@ async def connect(
         ServerLost: the server does not come up, or does not list its tools.
     """
     target = _target(server, env, cwd)
-    failure: Exception | None = None  # comes out as it is, not in a group
+    failure: Exception | None = None  # raised outside of the group, so not wrapped in an ExceptionGroup
     async with anyio.create_task_group() as group:
         connection = Connection(target, timeout, prefix, group)
         try:
@@ -136,7 +136,7 @@ class Connection:
         except ServerLost:
             if not was_up:
                 raise
-            return await self._listed()  # it may have gone since the last turn, and asking again harms nothing
+            return await self._listed()  # it may have gone since the last turn; listing is safe to repeat
 
     @property
     def _is_up(self) -> bool:
@@ -293,13 +293,13 @@ def _words(server: object) -> list[str]:
         return list(server) if all(isinstance(word, str) for word in server) else []
     try:
         return shlex.split(server) if isinstance(server, str) else []
-    except ValueError:  # a quotation without its end
+    except ValueError:  # an unclosed quotation
         return []
 
 
 def _reason(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    if isinstance(error, MCPError) and str(error) == "Not Found":  # what the SDK makes of HTTP's 404
+    if isinstance(error, MCPError) and str(error) == "Not Found":  # the SDK's error for HTTP's 404
         return "there is nothing at this address; those of most servers end in /mcp"
     return str(error) or type(error).__name__

@@ -188,7 +188,7 @@ def _told_why(verb: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
     async def telling(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return await verb(*args, **kwargs)
-        except AgentKVError as error:  # of other errors the SDK tells clients nothing
+        except AgentKVError as error:  # the MCP SDK hides the messages of other errors
             raise ToolError(str(error)) from error
 
     return telling

@@ -57,7 +57,7 @@ class Blocks:
 
     def __init__(self, name_call: Callable[[int], str]) -> None:
         self._name_call = name_call  # gives calls their ids; they are counted from 0
-        self._kind: object = None  # of the open block
+        self._kind: object = None  # type of the open block; None if none is open
         self._index = -1
 
     def of(self, delta: Delta) -> Iterator[BaseModel]:

@@ -55,7 +55,7 @@ class ToolUse(Block):
     type: Literal["tool_use"]
     id: Annotated[str, Field(min_length=1)]
     name: Annotated[str, Field(min_length=1)]
-    input: Any = None  # an object, but for what other makers write
+    input: Any = None  # an object; other servers' models may have written anything
     caller: Caller | None = None
 
 
@@ -104,7 +104,7 @@ def openai_messages(system: Sequence[Text], messages: Sequence[Message]) -> list
     Raises ApiError for misplaced blocks, results without a call, and calls without a result.
     """
     made = [_text("system", system)] if system else []
-    asked: dict[str, str] = {}  # calls that wait for their result, and where they stand
+    asked: dict[str, str] = {}  # ids of calls without a result yet, and their paths
     for role, turn in groupby(enumerate(messages), key=lambda each: each[1].role):
         blocks = [placed for index, message in turn for placed in _placed(index, message)]
         if role == "assistant":
@@ -184,12 +184,12 @@ Count = Annotated[int, Field(ge=1, lt=2**31)]
 class Tool(Body):
     """A tool that the client runs."""
 
-    type: Literal["custom"] | None = None  # first: others than the client's own are refused by this name
+    type: Literal["custom"] | None = None  # first: errors about foreign tools name this field
     name: ToolName
     description: str | None = None
     input_schema: dict[str, Any]
     cache_control: CacheControl | None = None
-    strict: bool | None = None  # calls are always held to their schema
+    strict: bool | None = None  # calls are always constrained to their schema
     eager_input_streaming: bool | None = None  # a call always comes once it is complete
     defer_loading: Literal[False] | None = None
     allowed_callers: list[Literal["direct"]] | None = None
@@ -220,7 +220,7 @@ class ThinkingOn(Body):
     """Reasoning without a budget of its own, within `max_tokens`."""
 
     type: Literal["adaptive"]
-    display: Literal["summarized"] | None = None  # what it thought is shown whole
+    display: Literal["summarized"] | None = None  # reasoning is shown whole
 
 
 class ThinkingBounded(Body):
@@ -318,7 +318,7 @@ class MessageRequest(CountRequest):
 
     def asked(self) -> ReplyRequest:
         """The request, independent of the protocol. Raises ApiError."""
-        if self.thread is not None:  # by the code at which clients go on without
+        if self.thread is not None:  # the error code after which clients retry without it
             told = "threads are not held here; send all messages, and those that were there before are recognised"
             raise ApiError("invalid", told, "thread_unsupported_request", "thread")
         stop = self.stop_sequences or ()

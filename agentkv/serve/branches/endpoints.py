@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 B = TypeVar("B", bound=bodies.Condition)
 
-_DIGITS = 19  # of a length
+_DIGITS = 19  # most digits of a length
 Verb = Callable[["Server", BranchEntry, B], Awaitable[Mapping[str, Any]]]
 
 

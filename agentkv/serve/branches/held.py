@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..._context.branch import Branch
     from .bodies import Condition
 
-OWN_NAMES = "br_"  # what ids begin with that no client chose
+OWN_NAMES = "br_"  # prefix of ids that no client chose
 
 
 @dataclass(slots=True, eq=False)
@@ -44,9 +44,9 @@ class BranchEntry:
     revision: str = ""
     answers: StoredAnswers = field(default_factory=StoredAnswers)
     running: dict[anyio.CancelScope, anyio.Event] = field(default_factory=dict)
-    uses: int = 0  # requests that are about it now
-    used: float = 0.0  # when the last one ended
-    changing: bool = False  # by a verb that no other may come between
+    uses: int = 0  # running requests about it
+    used: float = 0.0  # monotonic time at which the last of them ended
+    changing: bool = False  # whether an exclusive verb is running
 
     @property
     def is_named(self) -> bool:
@@ -94,9 +94,9 @@ class Branches:
         self._coming = 0
         self._coming_names: set[str] = set()
         self._held: dict[str, BranchEntry] = {}
-        self._connections: Counter[str] = Counter()  # by lease
+        self._connections: Counter[str] = Counter()  # open connections by lease
         self.lease_seconds = lease_seconds
-        self.answers = StoredAnswers()  # of what makes and closes branches
+        self.answers = StoredAnswers()  # of requests that create or delete branches
 
     def __len__(self) -> int:
         return len(self._held)

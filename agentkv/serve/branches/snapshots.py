@@ -80,12 +80,12 @@ async def publish_branch(server: Server, request: Request) -> Response:
 
 
 async def show_snapshot(server: Server, request: Request) -> Response:
-    """`GET /v1/branches/{branch}/snapshot`: all that another process needs to go on with a branch."""
+    """`GET /v1/branches/{branch}/snapshot`: everything that another process needs to continue a branch."""
     name = request.path_params["branch"]
     if server.branches.get(name) is None:
         raise _not_found(server, name)
     with server.branches.using(name) as held:
-        revision = held.revision  # of what is there before: who publishes over more than that is refused
+        revision = held.revision  # read first: if the branch changes meanwhile, publishing over it is refused
         published = await snapshot_of(held.branch)
         shown = {"branch": published.model_dump(mode="json"), "revision": revision}
         return JSONResponse({**shown, "fingerprint": server.context.model_info.fingerprint})

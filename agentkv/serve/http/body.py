@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 BODY_SECONDS = 60.0
-_PACKED = {"gzip": 31, "deflate": 15}  # encodings of bodies, and what zlib calls them
+_PACKED = {"gzip": 31, "deflate": 15}  # content encodings, and zlib's `wbits` for them
 MOST_PARTS = 65536  # entries of lists and objects
 MOST_STOPS = 128  # stop strings of a request
 
@@ -41,7 +41,7 @@ async def read_body(server: Server, request: Request, kind: type[B]) -> B:
     Raises ApiError for a body that is too large, too slow, no JSON, or not of the shape `kind`.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        # Pages of other origins can post anything else without asking.
+        # Pages of other origins can post other types without a CORS preflight.
         raise ApiError("media", "the content-type must be application/json", "unsupported_media_type")
     try:
         with anyio.fail_after(BODY_SECONDS):
@@ -50,7 +50,7 @@ async def read_body(server: Server, request: Request, kind: type[B]) -> B:
         raise ApiError("late", f"the body took longer than {BODY_SECONDS:g} s to come", "timeout") from None
     raw = _decoded(raw, request.headers.get("content-encoding", ""), server.settings.most_bytes)
     try:
-        value: Any = from_json(raw, allow_inf_nan=False)  # refuses what is nested more than 200 levels deep
+        value: Any = from_json(raw, allow_inf_nan=False)  # refuses more than 200 levels of nesting
     except ValueError as error:
         raise ApiError("invalid", f"the body is no JSON: {error}", "invalid_json") from None
     if not isinstance(value, dict):

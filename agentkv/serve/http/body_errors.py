@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Path: TypeAlias = tuple[str | int, ...]
 
 _LONGEST = 60  # characters of a part of a name
-_FORM = re.compile(r".*\[.*|[A-Z].*|str|int|float|bool", re.DOTALL)  # of a union, as pydantic names it
+_FORM = re.compile(r".*\[.*|[A-Z].*|str|int|float|bool", re.DOTALL)  # pydantic's names for members of a union
 
 
 def path_of(error: ErrorDetails, value: Any) -> Path:

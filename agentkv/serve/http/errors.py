@@ -79,7 +79,7 @@ class ApiError(Exception):
     headers: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.message = _cut(self.message)  # names that clients made up, and grammars, may be of any length
+        self.message = _cut(self.message)  # names from clients, and grammars, have any length
 
     @property
     def status(self) -> int:
@@ -92,7 +92,7 @@ def busy(message: str, seconds: int = 1) -> ApiError:
     return ApiError("busy", message, "overloaded", headers={"retry-after": str(seconds)})
 
 
-# Errors that clients read in their own words. The first class that fits counts.
+# Errors whose messages are passed on to clients. The first matching class counts.
 _KINDS: tuple[tuple[type[Exception], Kind], ...] = (
     (PositionsExhausted, "invalid"),
     (InvalidRollback, "invalid"),
@@ -107,7 +107,7 @@ _KINDS: tuple[tuple[type[Exception], Kind], ...] = (
 )
 
 
-# What the SDK advises its users to do, and what clients of a server can do, or whoever runs it.
+# Advice of the SDK to its users, and the advice for clients or operators of a server in its place.
 ADVICE: tuple[tuple[str, str], ...] = (
     ("open the Context with a larger capacity", "start the server with a larger --capacity"),
     ("open a larger cache", "start the server with a larger --capacity"),

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     from .body import Body
 
-MOST_KEYS = 256  # of one branch; a key is forgotten after so many others
-MOST_BYTES = 1 << 20  # of the answers of one branch; the newest is there whatever its size
+MOST_KEYS = 256  # per branch; then the oldest key is forgotten
+MOST_BYTES = 1 << 20  # of stored answers per branch; the newest is always kept
 _LONGEST_KEY = 255
-_EVENT_BYTES = 128  # beside its text
+_EVENT_BYTES = 128  # overhead of an event, beside its text
 
 Work: TypeAlias = Callable[[Emit], Awaitable[None]]
 """Runs a request. Emits the events of a stream, or a single JSON text as the whole answer."""
@@ -42,7 +42,7 @@ class RecordedAnswer:
     def __init__(self, digest: bytes) -> None:
         self.digest = digest
         self.ended = False
-        self.nbytes: int | None = 0  # None once the answer had to make room
+        self.nbytes: int | None = 0  # None once the answer was dropped
         self.error: Exception | None = None
         self._events: list[tuple[str, str | None]] = []
         self._more = anyio.Event()
@@ -76,7 +76,7 @@ class RecordedAnswer:
 
     def drop(self) -> None:
         """Drops the events to free memory; the key stays known."""
-        self._events = []  # whoever reads it still has the old ones
+        self._events = []  # running replays keep the old list
         self.nbytes = None
 
     async def _emit(self, data: str, event: str | None = None) -> None:

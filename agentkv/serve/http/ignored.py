@@ -11,8 +11,8 @@ from .errors import ApiError
 if TYPE_CHECKING:
     from prometheus_client import Counter
 
-# One line a reason, and the fields that it holds for, wherever they are unknown or have a value that is. `*` is any
-# entry of a list. A name without a dot is a parameter of the request itself; others may stand deeper as well.
+# Fields that are ignored, by reason, where the field or its value is unknown. `*` is any entry of a list. A name
+# without a dot is a parameter of the request itself; others match at any depth.
 _BY_REASON: Mapping[str, tuple[str, ...]] = {
     "every prefix is cached": (
         "cache_control",
@@ -106,13 +106,13 @@ _BY_REASON: Mapping[str, tuple[str, ...]] = {
 }
 IGNORED: Mapping[str, str] = {name: reason for reason, names in _BY_REASON.items() for name in names}
 
-# Blocks of messages that are nothing without their maker.
+# Types of message blocks that only their maker can read.
 UNREADABLE: Mapping[str, str] = {"redacted_thinking": "what others encrypted cannot be read"}
 
-# Values by which clients of other servers say that they set nothing.
+# Values by which clients of other servers leave a field unset.
 UNSET: Mapping[str, object] = {"max_tokens": -1, "max_completion_tokens": -1, "max_output_tokens": -1, "top_k": -1}
 
-# False asks for something where a server does it by itself.
+# Fields whose false is a request of its own, since true is the default of some servers.
 SWITCHES = frozenset({"add_generation_prompt", "add_special_tokens", "enable_thinking", "skip_special_tokens", "think"})
 
 

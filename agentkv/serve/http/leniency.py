@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 B = TypeVar("B", bound=BaseModel)
-_MOST_ROUNDS = 8  # what is wrong within a part is seen once the part itself is right
-_MOST_FAULTS = 10_000  # that are looked at: a body with more is refused for the first
-_SCHEMAS = ("function", "parameters", "input_schema")  # of a tool that the client itself runs
+_MOST_ROUNDS = 8  # faults within a part show only once the part itself is right
+_MOST_FAULTS = 10_000  # a body with more faults is refused for the first
+_SCHEMAS = ("function", "parameters", "input_schema")  # fields of a tool that the client runs itself
 _GONE = object()
 
 
@@ -53,7 +53,7 @@ def checked(kind: type[B], value: dict[str, Any], ignored: Ignored, within: str 
     """Validates a body, or the part of one `within` that parameter. Removes ignored fields from `value` in place.
     Raises ApiError that names the first invalid parameter."""
     notes: dict[str, str] = {}
-    wrong: dict[Path, ErrorDetails] = {}  # at first: what is missing once it was taken out was wrong before
+    wrong: dict[Path, ErrorDetails] = {}  # the first error at each path: removals cause later ones
     errors: list[ErrorDetails] = []
     for _ in range(_MOST_ROUNDS):
         try:

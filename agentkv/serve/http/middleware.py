@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .responses import ErrorFormat
 
 OPEN = ("/health",)
-ENDPOINT = "agentkv.endpoint"  # of a scope: the path as its endpoint has it
+ENDPOINT = "agentkv.endpoint"  # key of a scope: the endpoint's path template
 
 
 class ApiKeyMiddleware:

@@ -73,8 +73,8 @@ class Events(Emit):
         self._send = send
         self._head = head
         self.alive = partial(self._body, ping)
-        self._sending = anyio.Lock()  # one thing after another
-        self._count = 0  # of what was sent
+        self._sending = anyio.Lock()  # one part at a time
+        self._count = 0  # sent parts of the body
         self.begun = False
 
     async def __call__(self, data: str, event: str | None = None) -> None:
@@ -152,9 +152,9 @@ class EventStream(Response):
 
 
 PING_SECONDS = 10.0  # proxies hang up after 30 to 100 s without a byte, and people lose faith before
-LAST_SECONDS = 10.0  # for what is left to send: a client that does not read must not keep its connection for ever
+LAST_SECONDS = 10.0  # for the last part: a client that does not read must not keep its connection for ever
 
-# Ends of lines to many readers of events, and to nobody who follows the standard. JSON has them in strings alone.
+# Many event parsers split lines at these, against the standard. In JSON they occur only inside strings.
 _LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 
 _HEADERS = [

@@ -108,7 +108,7 @@ class _Completion:
 
     async def _message(self, index: int, branch: Branch, send: Any) -> Reply:
         name_call = handle_of(branch).state.conversation.call_id
-        places: dict[int, int] = {}  # of the calls that are told, which are not all of the message
+        places: dict[int, int] = {}  # index in the stream of each reported call; truncated calls are not reported
 
         async def tell(part: ReplyChunk) -> None:
             logprobs = logprobs_of(part.likely) if self._body.logprobs and part.likely else None

@@ -25,7 +25,7 @@ class Function(Body):
     name: Name
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    strict: bool | None = None  # calls are always held to their schema
+    strict: bool | None = None  # calls are always constrained to their schema
 
 
 class Tool(Body):
@@ -94,7 +94,7 @@ _TEXT_PARTS = {
         "required": ["type", "text"],
     },
 }
-_MESSAGE: dict[str, Any] = {  # what is taken is checked by the SDK, which says what is wrong
+_MESSAGE: dict[str, Any] = {  # the SDK validates messages, with better errors
     "type": "object",
     "properties": {
         "role": {"enum": ["developer", *ROLES]},

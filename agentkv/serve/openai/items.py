@@ -103,7 +103,7 @@ class ReasoningItem(Body):
     status: Status | None = None
 
 
-_KINDS: Mapping[str, tuple[type[Body], str]] = {  # and how their ids begin
+_KINDS: Mapping[str, tuple[type[Body], str]] = {  # with the prefix of their ids
     "message": (MessageItem, "msg"),
     "function_call": (CallItem, "fc"),
     "function_call_output": (OutputItem, "fco"),
@@ -112,7 +112,7 @@ _KINDS: Mapping[str, tuple[type[Body], str]] = {  # and how their ids begin
 
 
 def new_id(kind: str) -> str:
-    """A new id that nobody can guess."""
+    """A new, random id."""
     return f"{kind}_{secrets.token_hex(16)}"
 
 
@@ -193,7 +193,7 @@ class ResponseOutput:
         self._name_call = name_call
         self._logprobs = logprobs
         self._names = names
-        self._writing = False  # the last item
+        self._writing = False  # whether the last item is open
 
     def read(self, part: ReplyChunk) -> Iterator[BaseModel]:
         """Adds a chunk of the message and yields its events."""

@@ -63,7 +63,7 @@ class Stored:
 
 
 class ResponsePrefix(NamedTuple):
-    """Beginning of a prompt; each request states it anew."""
+    """Beginning of a prompt; responses do not inherit it from previous ones."""
 
     instructions: str | None
     tools: Sequence[Mapping[str, Any]]
@@ -112,7 +112,7 @@ class _Creation:
         self._headers = headers
         self._id = new_id("resp")
         self._created = int(time.time())
-        self._count = 0  # of events
+        self._count = 0  # number of sent events
 
     async def whole(self) -> Response:
         """Responds with the finished response."""
@@ -199,7 +199,7 @@ class _Creation:
             stored = Stored(response, self._items, self._begins)
             try:
                 kept = await self._server.with_room(prompted.branch.fork)
-            except TooManyBranches:  # by its id alone, then
+            except TooManyBranches:  # then it can be continued by its id only
                 return prompted.keep(kept_as(self._id), promised=True, note=stored)
             self._server.shelf.put(kept_as(self._id), kept, promised=True, note=stored)
         if self._body.previous_response_id is None:

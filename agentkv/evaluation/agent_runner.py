@@ -27,7 +27,7 @@ class AgentRunner:
 
     Args:
         context: Context of the model.
-        max_tokens: limit of one message.
+        max_tokens: token limit of one message.
         tool_choice: "auto" or "required" for a case's first message; later messages have "auto".
         options: further options of `kv.Agent`.
     """

@@ -33,7 +33,7 @@ async def server_runner(
     Args:
         url: base URL, as http://127.0.0.1:8080/v1.
         model: name of the model at the server.
-        max_tokens: limit of one message.
+        max_tokens: token limit of one message.
         tool_choice: "auto" or "required" for a case's first message; later messages have "auto".
         api_key: key of the server; None for none.
 

@@ -43,7 +43,7 @@ class Weather(Data):
 
 
 class Contact(Data):
-    """Addresses of a person."""
+    """Email address and phone number of a person."""
 
     email: str | None = None
     phone: str | None = None

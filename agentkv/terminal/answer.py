@@ -111,7 +111,7 @@ class AnswerView:
 
 
 def _markdown(text: str) -> Markdown:
-    """Parses markdown and removes control characters, those of entities such as `&#8238;` included."""
+    """Parses markdown and replaces control characters, those of entities such as `&#8238;` included."""
     drawn = Markdown(text)
     for block in drawn.parsed:
         for token in (block, *(block.children or ())):

@@ -124,7 +124,7 @@ def verb(kind: type[B], does: Verb[B], *, changes: bool = False) -> Callable[[Se
 
 
 async def _fork(server: Server, held: BranchEntry, body: bodies.Fork) -> Mapping[str, Any]:
-    """Children with the same history."""
+    """Forks a branch; the children have its history."""
     count = body.count
     with server.branches.room(count, body.names or ()):
         forks = await server.with_room(lambda: held.branch.fork(count))
@@ -137,7 +137,7 @@ async def _fork(server: Server, held: BranchEntry, body: bodies.Fork) -> Mapping
 
 
 async def _extend(server: Server, held: BranchEntry, body: bodies.Extend) -> Mapping[str, Any]:
-    """Adds text, token ids or messages."""
+    """Adds text, token ids or messages to a branch."""
     prompt = body.prompt(server.context.model_info.vocab_size)
     if prompt is None:
         raise ApiError("invalid", "nothing to add; give text, tokens or messages", param="text")
@@ -147,7 +147,7 @@ async def _extend(server: Server, held: BranchEntry, body: bodies.Extend) -> Map
 
 
 async def _rollback(server: Server, held: BranchEntry, body: bodies.Rollback) -> Mapping[str, Any]:
-    """Forgets what came after a length or a mark."""
+    """Rolls a branch back to a length or a mark."""
     branch = held.branch
     given = [each for each in (body.length, body.name, body.mark) if each is not None]
     if len(given) != 1:
@@ -168,20 +168,20 @@ async def _rollback(server: Server, held: BranchEntry, body: bodies.Rollback) ->
 
 
 async def _mark(server: Server, held: BranchEntry, body: bodies.Mark) -> Mapping[str, Any]:
-    """Gives the present end a name."""
+    """Names the present end of a branch."""
     held.branch.mark(body.name)
     return {}
 
 
 async def _adopt(server: Server, held: BranchEntry, body: bodies.Adopt) -> Mapping[str, Any]:
-    """Takes over the history of another branch."""
+    """Replaces a branch's history by that of another branch."""
     with server.branches.using(body.other) as other:
         await server.with_room(lambda: held.branch.adopt(other.branch))
     return {}
 
 
 async def _select(server: Server, held: BranchEntry, body: bodies.Select) -> Mapping[str, Any]:
-    """The likeliest of some continuations."""
+    """Selects the likeliest of some continuations; the branch stays as it is."""
     choice = await server.with_room(lambda: held.branch.select(body.choices))
     chosen = {"text": choice.text, "index": choice.index, "logprob": choice.logprob, "logprobs": choice.logprobs}
     return {"choice": chosen}

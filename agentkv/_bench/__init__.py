@@ -1,1 +1,1 @@
-"""`agentkv bench`: measurements of a model on this machine."""
+"""`agentkv bench`: measures a model on this machine."""

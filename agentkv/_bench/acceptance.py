@@ -1,4 +1,4 @@
-"""How often a model accepts what its draft head proposes."""
+"""Acceptance rates of a draft head's proposals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .._types.errors import ContextFull, PositionsExhausted
 from ..spec import Eagle
 from .prompts import BenchPrompt
 
-UNSEEN = -1.0  # the rate of a level that no draft reached
+UNSEEN = -1.0  # rate of a level that no draft reached
 
 
 async def measure_acceptance(
@@ -29,15 +29,15 @@ async def measure_acceptance(
     capacity: int = 8192,
     progress: Callable[[], None] = lambda: None,
 ) -> MeasuredAcceptance:
-    """Continues every prompt greedily and counts what the model accepts of whole drafts, 16 levels deep.
+    """Continues all prompts greedily and measures the acceptance of whole drafts, 16 levels deep.
 
-    `head` is the folder of the head's draft.pte. Calls `progress` after each prompt. Raises what `Context.open` and
-    `Branch.generate` do.
+    `head` is the folder of the head's draft.pte. Calls `progress` after each prompt. Raises as `Context.open`
+    and `Branch.generate` do.
     """
     strategy = Eagle(head, adaptive=False)
     async with Context.open(model, capacity=capacity) as ctx:
         drafter: Any = core_of(ctx).model.speculation.drafter(strategy)
-        drafter.prior = type(drafter.prior)()  # what was measured before is not measured again
+        drafter.prior = type(drafter.prior)()  # without earlier measurements
 
         def count_only(engine: Any) -> None:
             options = PolicyOptions(memory=float("inf"), guess_weight=1e-9, level_acceptance=UNSEEN)
@@ -45,9 +45,9 @@ async def measure_acceptance(
 
         await core_of(ctx).loop.call(count_only)
         async with await ctx.branch([0]) as first:
-            await first.generate(max_tokens=2, speculative=strategy)  # from here on the head hears of every branch
+            await first.generate(max_tokens=2, speculative=strategy)  # from here on the head observes all branches
         for prompt in prompts:
-            with suppress(ContextFull, PositionsExhausted):  # one that is too long tells nothing
+            with suppress(ContextFull, PositionsExhausted):  # prompts that are too long are skipped
                 branch = await prompt.branch(ctx)
                 await branch.generate(max_tokens=max_tokens, speculative=strategy)
             await ctx.keep()

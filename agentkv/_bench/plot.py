@@ -1,4 +1,4 @@
-"""The results as one figure. Needs matplotlib."""
+"""Figure of the results. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BAR, _PLAIN_BAR = "#2f6f9f", "#c3ccd5"
 
 
 def check_matplotlib() -> None:
-    """Raises ModelError that says how to install it, before anything is measured."""
+    """Raises ModelError, with the command that installs it, if matplotlib is missing. Called before measuring."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
@@ -25,7 +25,7 @@ def check_matplotlib() -> None:
 def draw(results: Sequence[Result], path: Path, title: str) -> None:
     """Writes two rows of bars, one bar per strategy: tokens per forward, and speed beside plain decoding's.
 
-    Raises InvalidInput for a file name whose ending stands for no kind of image, OSError where it cannot be written.
+    Raises InvalidInput for an unknown image suffix, and OSError if the file cannot be written.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

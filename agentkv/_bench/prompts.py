@@ -1,4 +1,4 @@
-"""Prompts that a benchmark has the model continue."""
+"""Prompts that a benchmark continues."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ GENERIC = Path(__file__).parent / "generic.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class BenchPrompt:
-    """Text, or chat messages and the tools that they may use."""
+    """A prompt: text, or chat messages and their tools."""
 
     content: str | list[dict[str, Any]]
     tools: list[dict[str, Any]] | None = None
 
     async def branch(self, ctx: Context) -> Branch:
-        """A new branch that holds it; messages without a chat template become their bare text.
+        """Makes a branch of the prompt. Without a chat template, messages become their bare text.
 
-        Prompts are recordings, so that control tokens that their messages spell out, such as those around calls, count.
+        Prompts are recordings, so control tokens in their texts, such as those around calls, are parsed.
         """
         content = self.content
         if isinstance(content, str):
@@ -39,10 +39,10 @@ class BenchPrompt:
 
 
 def read_prompts(path: Path) -> list[BenchPrompt]:
-    """Prompts of a file, one per line.
+    """Reads the prompts of a file, one per line.
 
-    A line of a `.jsonl` file is a JSON string, a list of chat messages, or an object with `messages` and, perhaps,
-    `tools`; a line of any other file is text. Raises InvalidInput that names the line.
+    A line of a `.jsonl` file is a JSON string, a list of chat messages, or an object with `messages` and,
+    optionally, `tools`; a line of any other file is text. Raises InvalidInput that names the line.
     """
     lines = read_text(path, InvalidInput).splitlines()
     json_lines = path.suffix == ".jsonl"
@@ -57,7 +57,7 @@ def read_prompts(path: Path) -> list[BenchPrompt]:
 
 
 def default_prompts(model: Path) -> list[BenchPrompt]:
-    """The prompts that the model folder brings, or a few that suit any model."""
+    """Prompts of the model's folder, or generic ones."""
     own = model / OWN_NAME
     return read_prompts(own if os.path.lexists(own) else GENERIC)
 

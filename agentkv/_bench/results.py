@@ -1,4 +1,4 @@
-"""Measurements of each strategy."""
+"""Measured results of each strategy."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ PLAIN = "plain"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One group of prompts, gone on with once.
+    """One measured run over one group of prompts.
 
     Attributes:
-        group: which one.
-        seconds: wall time of generating, prompts not included.
-        tokens: generated, but for the first of each branch, which follows from the prompt's own forward.
-        forwards: of the model.
+        group: number of the group.
+        seconds: wall time of generating in seconds, without the prompts.
+        tokens: generated tokens, without the first of each branch, which follows from the prompt's own forward.
+        forwards: forwards of the model.
         rides: branches in these forwards, summed.
-        drafted, accepted: draft tokens that were verified, and that came true.
-        draft_seconds: time spent drafting.
+        drafted, accepted: verified and accepted draft tokens.
+        draft_seconds: seconds spent drafting.
         output: the tokens of each branch.
     """
 
@@ -39,14 +39,14 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """A strategy over all prompts and repetitions.
+    """A strategy's results over all prompts and repetitions.
 
     Attributes:
-        name: of the strategy.
-        tokens: of one repetition.
-        tokens_per_forward: tokens that a branch gets of each forward it rides in, the acceptance length; 1 for plain.
-        forwards_per_token: forwards of the model per token, whichever branch it is on.
-        drafted, accepted: draft tokens that were verified, and that came true.
+        name: name of the strategy.
+        tokens: generated tokens of one repetition.
+        tokens_per_forward: tokens per forward and branch in it, the acceptance length; 1 for plain.
+        forwards_per_token: forwards of the model per token of any branch.
+        drafted, accepted: verified and accepted draft tokens.
         ms_per_token: wall milliseconds per token, from the median of each group's repetitions.
         draft_ms_per_token: of these, milliseconds of drafting.
         speedup: plain's ms_per_token divided by this one.
@@ -66,7 +66,7 @@ class Result:
 
     @classmethod
     def of(cls, name: str, samples: Sequence[Sample], plain: Sequence[Sample]) -> Result:
-        """Sums up a strategy's samples beside those of plain decoding."""
+        """Sums up a strategy's samples, relative to those of plain decoding."""
         tokens = sum(sample.tokens for sample in samples)
         per_repetition = sum(sample.tokens for sample in {sample.group: sample for sample in samples}.values())
         return cls(
@@ -84,17 +84,17 @@ class Result:
 
     @property
     def acceptance(self) -> float:
-        """Which part of the verified draft tokens came true."""
+        """Share of verified draft tokens that were accepted, 0 to 1."""
         return _ratio(self.accepted, self.drafted)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Fields as JSON values; floats are rounded to 4 digits."""
         values = {field: getattr(self, field) for field in self.__dataclass_fields__}
         return {name: round(value, 4) if isinstance(value, float) else value for name, value in values.items()}
 
 
 def _seconds(samples: Sequence[Sample]) -> float:
-    """Wall time of one repetition: each group's median, summed, so that a moment of a busy machine does not count."""
+    """Wall time of one repetition in seconds: sum of each group's median, which is robust against a busy machine."""
     walls: dict[int, list[float]] = defaultdict(list)
     for sample in samples:
         walls[sample.group].append(sample.seconds)

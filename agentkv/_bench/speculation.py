@@ -1,4 +1,4 @@
-"""Strategies side by side: each in a Context of its own, all on the same prompts, in turns."""
+"""Comparison of strategies: each in a Context of its own, all on the same prompts, in turns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .results import PLAIN, Result, Sample
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How to measure."""
+    """Parameters of a measurement."""
 
     branches: int
     max_tokens: int
@@ -30,7 +30,7 @@ class Settings:
 
     @property
     def sampling(self) -> Sampling:
-        """Seeded, so that every strategy has the same draws to make."""
+        """Sampling parameters, seeded so that all strategies draw the same random numbers."""
         return Sampling(temperature=self.temperature, seed=0)
 
 
@@ -41,11 +41,11 @@ async def measure(
     settings: Settings,
     progress: Callable[[], None] = lambda: None,
 ) -> list[Result]:
-    """Plain decoding and each strategy over all prompts, `settings.branches` at a time.
+    """Measures plain decoding and each strategy over all prompts, `settings.branches` at a time.
 
-    Every repetition begins in new Contexts, so that nothing is drafted from an answer that was given before. An eighth
-    of the prompts warms up and is not measured: by then each has found its pace. Calls `progress` after each
-    generation of a group. Raises what `Context.open` and `Branch.generate` do.
+    Each repetition begins in new Contexts, so that nothing is drafted from an earlier answer. The first eighth of the
+    groups is a warm-up and not measured. Calls `progress` after each generation of a group. Raises as `Context.open`
+    and `Branch.generate` do.
     """
     everyone: dict[str, Speculative | None] = {PLAIN: None, **strategies}
     names = list(everyone)
@@ -64,7 +64,7 @@ async def measure(
             }
             for number, group in enumerate(groups):
                 for turn in range(len(names)):
-                    name = names[(number + turn) % len(names)]  # nobody always comes first
+                    name = names[(number + turn) % len(names)]  # no strategy always runs first
                     sample = await _sample(contexts[name], number, group, settings)
                     if number >= warm:
                         samples[name].append(sample)
@@ -97,7 +97,7 @@ async def _sample(ctx: Context, number: int, group: Sequence[BenchPrompt], setti
 
 
 def _rides(ctx: Context, forwards: int) -> int:
-    """Branches in each of the last forwards, summed."""
+    """Sum of the branches in each of the last `forwards` forwards."""
     rides = 0
     for step in reversed(ctx.steps):
         if forwards <= 0:

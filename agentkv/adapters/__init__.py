@@ -1,5 +1,5 @@
-"""Other frameworks' models, over branches in this process. Each module needs its framework, and is imported when it is
-first asked for."""
+"""Models of other frameworks over branches in this process. Each module needs its framework and is imported on first
+use."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Requests to an ASGI application in this process, without a socket: the transports of OpenAI's client."""
+"""Transports of OpenAI's client to an ASGI application in this process, without a socket."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class InProcessApp(NamedTuple):
-    """An application, and the event loop that it lives on."""
+    """An ASGI application and its event loop."""
 
     app: ASGIApp
     loop: LoopPortal
@@ -30,7 +30,7 @@ class _Head(NamedTuple):
 
 
 class _Exchange:
-    """One request under way. Its coroutines run on the application's event loop."""
+    """One request. Its coroutines run on the application's event loop."""
 
     def __init__(self, app: ASGIApp, request: httpx2.Request, body: bytes) -> None:
         self._app = app
@@ -55,7 +55,7 @@ class _Exchange:
         self._loop: asyncio.AbstractEventLoop | None = None  # once it has begun
 
     async def begin(self) -> _Head:
-        """Sends the request; what the response begins with. Raises ReadTimeout."""
+        """Sends the request and returns the response's head. Raises ReadTimeout and the application's errors."""
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.create_task(self._answer())
         try:
@@ -69,18 +69,18 @@ class _Exchange:
         return _Head(first["status"], list(first["headers"]))
 
     async def next(self) -> bytes | None:
-        """More of the response; None at its end. Raises ReadTimeout."""
+        """Next part of the response's body; None at its end. Raises ReadTimeout."""
         event = await self._heard()
         return None if event is None else event.get("body", b"")
 
     def leave(self) -> None:
-        """The client hangs up, and does not wait: any thread may say so, at any moment."""
+        """Disconnects without waiting. Any thread may call it at any time."""
         if self._loop is not None:  # else it was cancelled before it began
             with suppress(RuntimeError):  # the application has ended
                 self._loop.call_soon_threadsafe(self._gone.set)
 
     async def close(self) -> None:
-        """The client hangs up; whatever works for it has ended then."""
+        """Disconnects and waits until the application's task has ended."""
         self._gone.set()
         while not self._task.done():  # a cancelled caller waits all the same
             try:
@@ -88,7 +88,7 @@ class _Exchange:
             except asyncio.CancelledError:
                 self._task.cancel()
         if not self._task.cancelled():
-            self._task.exception()  # a client that has gone hears of none
+            self._task.exception()  # marks it as retrieved: the client has disconnected
 
     async def _heard(self) -> dict[str, Any] | None:
         try:
@@ -112,19 +112,19 @@ class _Exchange:
 
     async def _send(self, event: Any) -> None:
         self._sent.put_nowait(event)
-        await asyncio.sleep(0)  # whoever reads may do so before the next part is made
+        await asyncio.sleep(0)  # lets the reader run before the next part is made
 
 
 class AsyncTransport(httpx2.AsyncBaseTransport):
-    """For a client on any asyncio event loop. `door` opens the application where it is not open, and `close` closes it
-    with the client."""
+    """Transport of a client on any asyncio event loop. `door` opens the application if needed; `close` closes it with
+    the client."""
 
     def __init__(self, door: Callable[[], Awaitable[InProcessApp]], close: Callable[[], None] | None = None) -> None:
         self._door = door
         self._close = close
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Raises what opening the application raises."""
+        """Sends a request. Raises as opening the application does."""
         door = await self._door()
         exchange = _Exchange(door.app, request, await request.aread())
         try:
@@ -140,20 +140,21 @@ class AsyncTransport(httpx2.AsyncBaseTransport):
 
 
 class Transport(httpx2.BaseTransport):
-    """For a client without an event loop. `door` opens the application where it is not open, and `close` closes it with
-    the client."""
+    """Transport of a client without an event loop. `door` opens the application if needed; `close` closes it with the
+    client."""
 
     def __init__(self, door: Callable[[], InProcessApp], close: Callable[[], None] | None = None) -> None:
         self._door = door
         self._close = close
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Raises what opening the application raises, and WrongEventLoop on the application's own event loop."""
+        """Sends a request. Raises as opening the application does, and WrongEventLoop on the application's own event
+        loop."""
         door = self._door()
         exchange = _Exchange(door.app, request, request.read())
         try:
             head = door.loop.wait(exchange.begin())
-        except BaseException:  # a Ctrl-C, likewise
+        except BaseException:  # such as Ctrl-C: it may have begun all the same
             exchange.leave()
             raise
         return httpx2.Response(head.status, headers=head.headers, stream=_Body(door.loop, exchange))

@@ -24,21 +24,21 @@ from ._asgi import InProcessApp
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-MOST_WAITING = 1_000_000  # requests of one process wait for one another, and are not turned away
+MOST_WAITING = 1_000_000  # requests of one process wait and are not refused
 
 
 class LocalModel:
-    """A model by the name or the folder that `Context.open` takes, which is opened in a thread of its own with the
-    first request and closed with the process; or a Context that is open, which stays its owner's.
+    """The Context of a framework's model. A name or folder, as `Context.open` takes it, is opened in a thread of its
+    own with the first request and closed with the process. An open Context stays its owner's.
 
-    Raises InvalidInput for what is neither, and for options that do not open anything; WrongEventLoop for a Context of
-    another event loop, or of trio.
+    Raises InvalidInput for anything else and for unknown options; WrongEventLoop for a Context of another event loop,
+    or of trio.
     """
 
     def __init__(self, model: Context | str | Path, opening: Mapping[str, Any]) -> None:
         self._opening = dict(opening)
         self._lock = threading.Lock()
-        self._opens: int | None = None  # the thread that opens or closes it
+        self._opens: int | None = None  # id of the thread that is opening or closing the model
         self._thread: LoopThread[Context] | None = None
         self._door: InProcessApp | None = None
         self._context = model if isinstance(model, Context) else None
@@ -54,7 +54,7 @@ class LocalModel:
             self.name = self._path.name
 
     def door(self) -> InProcessApp:
-        """Opens the model where it is not open. Raises as `Context.open` does."""
+        """Returns the application; opens the model if needed. Raises as `Context.open` does."""
         with self._alone():
             if self._door is None:
                 self._thread = LoopThread(partial(Context.open, self._path, **self._opening))
@@ -63,17 +63,17 @@ class LocalModel:
             return self._door
 
     async def async_door(self) -> InProcessApp:
-        """The same, beside whatever else the event loop runs."""
+        """Returns the application as `door` does, without blocking the event loop."""
         return await asyncio.to_thread(self.door) if self._door is None else self._door
 
     def tokenizer(self) -> Tokenizer:
-        """The model's. Opens the model where it is not open."""
+        """Returns the model's tokenizer; opens the model if needed."""
         self.door()
         assert self._context is not None
         return self._context.tokenizer
 
     def close(self) -> None:
-        """Closes what it opened; the next request opens it again."""
+        """Closes the model if it was opened here; the next request opens it again."""
         with self._alone():
             if self._thread is not None:
                 self._thread.close()
@@ -81,7 +81,8 @@ class LocalModel:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Raises WrongEventLoop in a signal handler of the thread that has it open or closed just then."""
+        """Excludes other threads. Raises WrongEventLoop in a signal handler of the thread that is opening or closing
+        the model."""
         if self._opens == threading.get_ident():
             raise WrongEventLoop("a signal handler uses a model that its own thread opens or closes just then")
         with self._lock:
@@ -93,7 +94,7 @@ class LocalModel:
 
 
 def _app_of(context: Context, name: str) -> ASGIApp:
-    """One for all models over a Context: they know each other's conversations, and keep so many in all."""
+    """The single application of a Context, so that all models over it share conversations and their limit."""
     return core_of(context).singleton(_application, context, name)
 
 

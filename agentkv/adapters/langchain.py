@@ -23,7 +23,7 @@ from ._local import LocalModel
 from .openai import OPTIONS
 
 _OPENING = inspect.signature(Context.open).parameters.keys() - {"model"}
-# What LangChain is told of a server elsewhere; here there is none.
+# Options about a remote server, which there is not here.
 _ELSEWHERE = frozenset(
     ["api_key", "openai_api_key", "base_url", "openai_api_base", "organization", "openai_organization", "openai_proxy"]
 )
@@ -31,15 +31,15 @@ _REASONING = "reasoning_content"  # under which `AIMessage.content_blocks` finds
 
 
 class ChatModel(ChatOpenAI):
-    """A chat model: `invoke`, `ainvoke`, streams, batches, `bind_tools`, `with_structured_output` held to its schema by
-    a grammar, reasoning blocks, usage with cached tokens. A history that comes back goes on from the branch that waits
-    for it, or a fork.
+    """A chat model: `invoke`, `ainvoke`, streams, batches, `bind_tools`, `with_structured_output` with a grammar of its
+    schema, reasoning blocks, usage with cached tokens. A history that is sent again continues its cached branch,
+    or a fork.
 
     Args:
-        model: as `agentkv.adapters.openai.client` takes it. Over an open Context the methods that block are for other
-            threads than its event loop's.
-        options: of LangChain's `ChatOpenAI`: `temperature`, `max_tokens`, `seed`, `stop`, ...; those that say where a
-            server is, and who asks it, are not used. And of `Context.open`, where the model is opened here:
+        model: as `agentkv.adapters.openai.client` takes it. Over an open Context, blocking methods must be called on
+            other threads than its event loop's.
+        options: of LangChain's `ChatOpenAI`: `temperature`, `max_tokens`, `seed`, `stop`, ...; options about a
+            server's address and credentials are not used. Also of `Context.open`, where the model is opened here:
             `capacity`, `speculative`, ...
 
     Raises:
@@ -61,15 +61,15 @@ class ChatModel(ChatOpenAI):
         self._local = local
 
     def close(self) -> None:
-        """Closes what was opened here, which else lasts as long as the process."""
+        """Closes the model if it was opened here; else that happens with the process."""
         self._local.close()
 
     def get_token_ids(self, text: str) -> list[int]:
-        """Of a text, by the model's own tokenizer."""
+        """Token ids of a text, by the model's own tokenizer."""
         return self._local.tokenizer().encode(text)
 
     def get_num_tokens_from_messages(self, messages: Sequence[BaseMessage], tools: Any = None, **how: Any) -> int:
-        """About how many tokens messages have: of each its role and its text."""
+        """Approximate number of tokens of messages, from their roles and texts."""
         return sum(self.get_num_tokens(get_buffer_string([message])) for message in messages)
 
     @property
@@ -96,7 +96,7 @@ class ChatModel(ChatOpenAI):
 
 
 def _tell(known: BaseMessage, message: Mapping[str, Any]) -> None:
-    """What the model thought, which LangChain leaves out of what OpenAI itself says."""
+    """Adds the reasoning to a message, which LangChain omits from OpenAI's answers."""
     known.response_metadata["model_provider"] = "agentkv"
     if message.get(_REASONING):
         known.additional_kwargs[_REASONING] = message[_REASONING]

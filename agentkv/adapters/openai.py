@@ -20,31 +20,32 @@ OPTIONS: dict[str, Any] = {"base_url": "http://agentkv.invalid/v1", "api_key": "
 
 
 def client(model: Context | str | Path, **opening: Any) -> AsyncOpenAI:
-    """A client for asyncio. What `agentkv serve` answers, it answers: chat completions, responses, completions.
+    """Makes an asyncio client for all that `agentkv serve` answers: chat completions, responses, completions.
 
     Args:
-        model: a Context that is open, on the event loop that it is open on; or a model as `Context.open` takes it,
-            which is opened in a thread of its own with the first request, and closed with the client or the process.
-        opening: for `Context.open`, where it is opened here: `capacity`, `speculative`, ...
+        model: an open Context of the running event loop; or a model as `Context.open` takes it, which is opened in a
+            thread of its own with the first request, and closed with the client or the process.
+        opening: options of `Context.open`, where the model is opened here: `capacity`, `speculative`, ...
 
     Raises:
-        InvalidInput: `model` is neither, or `opening` has what `Context.open` has not.
+        InvalidInput: `model` is neither, or `Context.open` has no such option.
         WrongEventLoop: a Context of another event loop, or of trio.
     """
     return async_client(LocalModel(model, opening))
 
 
 def blocking_client(model: Context | str | Path, **opening: Any) -> OpenAI:
-    """The same for code that does not await. Over an open Context it is for other threads than the event loop's."""
+    """Makes a client for code that does not await. Over an open Context, call it on other threads than the event
+    loop's."""
     return sync_client(LocalModel(model, opening))
 
 
 def async_client(local: LocalModel) -> AsyncOpenAI:
-    """Closing it closes the model. It takes the time that it takes: who asks may say how long to wait."""
+    """Makes an asyncio client whose closing closes the model. It has no timeout of its own; callers may set one."""
     transport = AsyncTransport(local.async_door, local.close)
     return AsyncOpenAI(http_client=httpx2.AsyncClient(transport=transport), timeout=None, **OPTIONS)
 
 
 def sync_client(local: LocalModel) -> OpenAI:
-    """Closing it closes the model."""
+    """Makes a blocking client whose closing closes the model."""
     return OpenAI(http_client=httpx2.Client(transport=Transport(local.door, local.close)), timeout=None, **OPTIONS)

@@ -16,14 +16,14 @@ from .openai import async_client
 
 
 class Model(OpenAIResponsesModel):
-    """A model for `agents.Agent`: streaming, parallel tools, output held to its schema by a grammar, reasoning items,
-    usage with cached tokens. A history that comes back goes on from the branch that waits for it, or a fork.
+    """A model for `agents.Agent`: streaming, parallel tools, output constrained to its schema, reasoning items,
+    usage with cached tokens. A history that is sent again continues its cached branch, or a fork.
 
     The SDK sends traces to OpenAI where it finds a key: `agents.set_tracing_disabled(True)` keeps them here.
 
     Args:
         model: as `agentkv.adapters.openai.client` takes it.
-        opening: for `Context.open`, where the model is opened here: `capacity`, `speculative`, ...
+        opening: options of `Context.open`, where the model is opened here: `capacity`, `speculative`, ...
 
     Raises:
         InvalidInput: `model` is neither a Context nor a path or name, or `Context.open` has no such option.
@@ -35,5 +35,5 @@ class Model(OpenAIResponsesModel):
         super().__init__(self._local.name, async_client(self._local))
 
     async def close(self) -> None:
-        """Closes what was opened here, which else lasts as long as the process."""
+        """Closes the model if it was opened here; else that happens with the process."""
         self._local.close()

@@ -19,25 +19,25 @@ from ._local import LocalModel
 from .openai import async_client
 
 _PROFILE = OpenAIModelProfile(
-    json_schema_transformer=OpenAIJsonSchemaTransformer,  # objects have no fields but those that the schema names
+    json_schema_transformer=OpenAIJsonSchemaTransformer,  # objects have only the schema's fields
     supports_tools=True,
     supports_json_schema_output=True,
     supports_json_object_output=True,
     supports_thinking=True,
-    default_structured_output_mode="native",  # a grammar holds the model to it: it needs no tool for that
+    default_structured_output_mode="native",  # a grammar enforces the schema, without an output tool
     openai_chat_thinking_field="reasoning_content",
     openai_chat_send_back_thinking_parts="field",
 )
 
 
 class Model(OpenAIChatModel):
-    """A model for `pydantic_ai.Agent`: streaming, parallel tools, output held to its schema by a grammar, thinking
-    parts, usage with cached tokens. A history that comes back goes on from the branch that waits for it, or a fork.
+    """A model for `pydantic_ai.Agent`: streaming, parallel tools, output constrained to its schema, thinking
+    parts, usage with cached tokens. A history that is sent again continues its cached branch, or a fork.
 
     Args:
         model: as `agentkv.adapters.openai.client` takes it.
-        settings: Pydantic AI's, for all requests.
-        opening: for `Context.open`, where the model is opened here: `capacity`, `speculative`, ...
+        settings: Pydantic AI's settings for all requests.
+        opening: options of `Context.open`, where the model is opened here: `capacity`, `speculative`, ...
 
     Raises:
         InvalidInput: `model` is neither a Context nor a path or name, or `Context.open` has no such option.
@@ -49,12 +49,12 @@ class Model(OpenAIChatModel):
         super().__init__(self._local.name, provider=_InProcess(self._local), profile=_PROFILE, settings=settings)
 
     def close(self) -> None:
-        """Closes what was opened here, which else lasts as long as the process."""
+        """Closes the model if it was opened here; else that happens with the process."""
         self._local.close()
 
 
 class _InProcess(Provider[AsyncOpenAI]):
-    """What makes Pydantic AI's requests those of a client in this process."""
+    """Provider whose requests go to a client in this process."""
 
     def __init__(self, local: LocalModel) -> None:
         super().__init__()
@@ -62,15 +62,15 @@ class _InProcess(Provider[AsyncOpenAI]):
 
     @property
     def name(self) -> str:
-        """Of who answers."""
+        """Name of the provider."""
         return "agentkv"
 
     @property
     def base_url(self) -> str:
-        """No address: nothing goes there."""
+        """Placeholder URL; no request goes to an address."""
         return str(self._client.base_url)
 
     @property
     def client(self) -> AsyncOpenAI:
-        """OpenAI's."""
+        """OpenAI's client."""
         return self._client

@@ -1,1 +1,1 @@
-"""Evaluating a model with tools: cases, runs of them, judgement, tables and pages."""
+"""Evaluation of a model's tool use: cases, runners, judgement, tables and pages."""

@@ -1,4 +1,4 @@
-"""Cases put to `kv.Agent` in this process."""
+"""Runs cases with `kv.Agent` in this process."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 class AgentRunner:
-    """Puts each case to an agent of its own, on a branch of its own; greedy.
+    """Runs each case with an agent and a branch of its own; greedy.
 
     Args:
-        context: the model.
-        max_tokens: of one message.
-        tool_choice: of a case's first message, "auto" or "required"; later ones may be the answer.
-        options: further ones of `kv.Agent`.
+        context: Context of the model.
+        max_tokens: token limit of one message.
+        tool_choice: "auto" or "required" for a case's first message; later messages have "auto".
+        options: further options of `kv.Agent`.
     """
 
     def __init__(self, context: Context, max_tokens: int, tool_choice: str, options: Mapping[str, Any]) -> None:
@@ -39,11 +39,11 @@ class AgentRunner:
         self._options = options
 
     async def answer(self, case: Case) -> Outcome:
-        """What came of it."""
+        """Runs a case. Errors of the SDK become part of the outcome."""
         began = anyio.current_time()
         try:
             outcome = await self._answer(case)
-        except AgentKVError as error:  # of the prompt: there is nothing to judge
+        except AgentKVError as error:  # an error of the prompt: there is nothing to judge
             outcome = Outcome(error=_text(error))
         return replace(outcome, seconds=anyio.current_time() - began)
 
@@ -84,7 +84,7 @@ def _first(context: RunContext[Any]) -> str:
 
 
 def _stopped(error: AgentKVError) -> Outcome:
-    """What there was when something ended a turn early: a limit leaves what was done to be judged."""
+    """Outcome of a turn that an error ended early. A limit is no error: the calls until then are judged."""
     limit = error.limit if isinstance(error, LimitReached) else None
     told = None if limit else _text(error)
     if (run := error.run) is None:

@@ -1,4 +1,4 @@
-"""Cases of the Berkeley Function Calling Leaderboard: the data of the package `bfcl-eval`."""
+"""Cases of the Berkeley Function Calling Leaderboard, from the data of the package `bfcl-eval`."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from .._types.errors import InvalidInput
 from .cases import Case, check_categories, chosen
 
 CATEGORIES = ("simple_python", "multiple", "parallel", "parallel_multiple", "irrelevance")
-"""What is asked unless told otherwise."""
+"""Categories that are run by default."""
 
 LIVE = tuple(
     f"live_{name}" for name in ("simple", "multiple", "parallel", "parallel_multiple", "irrelevance", "relevance")
 )
 
-# Where nothing says which calls are right, this says whether there must be any.
+# Categories without expected calls: whether there must be any call.
 _CALLED = {"irrelevance": False, "live_irrelevance": False, "live_relevance": True}
 
-# BFCL's names of types, JSON schema's names.
+# JSON schema's names of types by BFCL's.
 _TYPES = {
     "any": "string",
     "dict": "object",
@@ -31,9 +31,9 @@ _TYPES = {
 
 
 def read_bfcl(folder: Path, categories: Sequence[str], n: int) -> list[Case]:
-    """Of each category `n` cases at even distances; no categories means `CATEGORIES`.
+    """Reads `n` cases of each category, evenly spaced; no categories means `CATEGORIES`.
 
-    Raises InvalidInput for a folder that has no such data, a category that there is not and data that is damaged.
+    Raises InvalidInput for a folder without such data, an unknown category, and damaged data.
     """
     data = _data(folder)
     if data is None:
@@ -60,7 +60,7 @@ def _cases(data: Path, category: str) -> Iterator[Case]:
     right = {} if judged else {line["id"]: line["ground_truth"] for line in _lines(data / "possible_answer" / name)}
     for line in _lines(data / name):
         if not line["function"]:
-            continue  # some of live_irrelevance: what cannot be called tells nothing
+            continue  # some of live_irrelevance: without tools there is nothing to judge
         yield Case.model_validate(
             {
                 "id": line["id"],
@@ -90,7 +90,7 @@ def _call(call: dict[str, Any]) -> dict[str, Any]:
 
 
 def _name(name: str) -> str:
-    """What every server takes for a tool's name."""
+    """Replaces characters that a server might refuse in a tool's name."""
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)
 
 

@@ -1,4 +1,4 @@
-"""Cases of tool calling: what is asked, with which tools, and what is right."""
+"""Cases of tool calling: messages, tools or a world, and the expected outcome."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class _Document(BaseModel):
 
 
 class ToolDefinition(_Document):
-    """A tool that is told to the model and does nothing.
+    """A tool that is shown to the model and does nothing.
 
     Attributes:
-        name: what the model calls it.
-        description: what the model reads of it.
-        parameters: JSON schema of an object.
+        name: name for the model.
+        description: description for the model.
+        parameters: JSON schema of the parameters, of type object.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")
@@ -43,15 +43,15 @@ class ToolDefinition(_Document):
 
 
 class Expected(_Document):
-    """What is right. All that is given must hold; a field that is left out asks for nothing.
+    """Conditions of a right outcome; all that are set must hold.
 
     Attributes:
-        calls: exactly these calls, in any order: of each its name, and for each argument the values that are accepted,
-            "" among them where it may be left out.
-        called: whether anything is called at all.
-        solution: of a world, calls that do what is asked, each a name and arguments: the world must be in the end as
-            after these, and whatever they return must have been returned by some call.
-        says: what the answer must say: of each of these lists one text, as words of their own, in whatever case.
+        calls: exactly these calls, in any order: the name of each, and the accepted values of each argument, with ""
+            among them for an optional one.
+        called: whether there is any call.
+        solution: calls that solve the case in its world, each a name and arguments. The final state must equal that
+            after these, and each of their results must have been returned by some call.
+        says: for each of these lists, one text that the answer must contain as whole words, in any case.
     """
 
     calls: list[ExpectedCall] | None = None
@@ -67,15 +67,15 @@ class Expected(_Document):
 
 
 class Case(_Document):
-    """One case; frozen.
+    """A case; frozen.
 
     Attributes:
-        id: names it within its file.
-        category: what is counted together.
-        messages: chat messages that end with a user's; the first may be the system's.
-        tools: what the model may call. They do nothing: one message of the model is judged.
-        world: what tools work in, instead of `tools`: a whole turn is judged, to the answer.
-        expected: what is right.
+        id: identifier, unique within its file.
+        category: category under which it is counted.
+        messages: chat messages; the last is a user's, the first may be the system's.
+        tools: tools that do nothing: one message of the model is judged.
+        world: data of a world with working tools, instead of `tools`: a whole turn with its answer is judged.
+        expected: conditions of a right outcome.
     """
 
     id: str
@@ -88,7 +88,7 @@ class Case(_Document):
     @model_validator(mode="before")
     @classmethod
     def _question(cls, value: Any) -> Any:
-        """A `question` is the one message of a user."""
+        """Replaces a `question` by one user's message."""
         if isinstance(value, Mapping) and "question" in value and "messages" not in value:
             rest = {name: part for name, part in value.items() if name != "question"}
             return {**rest, "messages": [{"role": "user", "content": value["question"]}]}
@@ -123,24 +123,24 @@ class Case(_Document):
 
     @property
     def instructions(self) -> str:
-        """The system's message, or nothing."""
+        """Text of the system message; empty without one."""
         first = self.messages[0]
         return text_of(first) if first["role"] == "system" else ""
 
     @property
     def conversation(self) -> Sequence[Mapping[str, Any]]:
-        """The messages but the system's."""
+        """Messages without the system's."""
         return [message for message in self.messages if message["role"] != "system"]
 
     def solved(self) -> tuple[list[Any], Mapping[str, Any]]:
-        """What the calls of the solution return, and the world after them, had it no faults. Raises Retry."""
+        """Results of the solution's calls, and the state after them, in the world without its faults. Raises Retry."""
         assert self.world is not None
         world = World(self.world.model_copy(update={"faults": []}))
         return [world.call(*call) for call in self.expected.solution or ()], world.state
 
 
 def read_cases(path: Path) -> list[Case]:
-    """The cases of a file of JSON Lines, one a line. Raises InvalidInput that names the line, OSError."""
+    """Reads the cases of a JSON Lines file. Raises InvalidInput that names the line, and OSError."""
     found: dict[str, Case] = {}
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
         if not line.strip():
@@ -160,9 +160,9 @@ def read_cases(path: Path) -> list[Case]:
 
 
 def chosen(cases: Iterable[Case], categories: Sequence[str], n: int) -> list[Case]:
-    """Of each category `n` cases at even distances, the same ones each time; no categories means all.
+    """Selects `n` cases of each category, evenly spaced and the same each time; no categories means all.
 
-    Raises InvalidInput for a category that there is not.
+    Raises InvalidInput for an unknown category.
     """
     by_category: defaultdict[str, list[Case]] = defaultdict(list)
     for case in cases:
@@ -176,7 +176,7 @@ def chosen(cases: Iterable[Case], categories: Sequence[str], n: int) -> list[Cas
 
 
 def check_categories(asked: Iterable[str], known: Iterable[str]) -> None:
-    """Raises InvalidInput for a category that there is not."""
+    """Raises InvalidInput for an unknown category."""
     names = list(known)
     for name in asked:
         if name not in names:

@@ -1,4 +1,4 @@
-"""Two runs of the same cases beside each other."""
+"""Comparison of two runs of the same cases."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COLUMNS = ("category", "cases", "first", "second", "first alone", "second alone"
 
 
 class Judged(BaseModel):
-    """What a report has of a case that counts here."""
+    """Fields of a case in a report that a comparison needs."""
 
     id: str
     category: str
@@ -23,21 +23,21 @@ class Judged(BaseModel):
 
 
 class Report(BaseModel):
-    """What a report has that counts here."""
+    """Fields of a report that a comparison needs."""
 
     cases: list[Judged]
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Of the cases of a category that both runs have.
+    """Counts of the cases of one category that both runs have.
 
     Attributes:
         category: its name, or "all".
-        n: cases.
-        both: right in both runs.
-        first: right in the first run alone.
-        second: right in the second run alone.
+        n: number of cases.
+        both: cases right in both runs.
+        first: cases right in the first run only.
+        second: cases right in the second run only.
     """
 
     category: str
@@ -48,18 +48,19 @@ class Comparison:
 
     @property
     def chance(self) -> float:
-        """How likely equal runs would differ as much: McNemar's test, exact and two-sided."""
+        """Probability that equal runs differ at least as much, 0 to 1: McNemar's test, exact and two-sided."""
         differ, fewer = self.first + self.second, min(self.first, self.second)
         return min(1.0, 2 * sum(comb(differ, k) for k in range(fewer + 1)) / (1 << differ))
 
     def row(self) -> tuple[str, ...]:
-        """Under `COLUMNS`."""
+        """Cells of the row under `COLUMNS`."""
         right = (f"{self.both + self.first}", f"{self.both + self.second}")
         return (self.category, str(self.n), *right, str(self.first), str(self.second), f"{100 * self.chance:.1f}%")
 
 
 def read_report(path: Path) -> Mapping[str, Judged]:
-    """Its cases by category and id. Raises InvalidInput for what `--json` did not write, OSError."""
+    """Reads a report's cases by category and id. Raises InvalidInput for a file that `--json` did not write, and
+    OSError."""
     try:
         report = Report.model_validate_json(path.read_bytes())
     except ValidationError as error:
@@ -70,7 +71,8 @@ def read_report(path: Path) -> Mapping[str, Judged]:
 
 
 def comparisons(first: Mapping[str, Judged], second: Mapping[str, Judged]) -> list[Comparison]:
-    """One for each category of what both have, and one for all. Raises InvalidInput where they share no case."""
+    """Compares the shared cases: one comparison for each category, and one for all. Raises InvalidInput if none is
+    shared."""
     pairs = [(case, second[key]) for key, case in first.items() if key in second]
     if not pairs:
         raise InvalidInput("the two runs have no case in common; ask both the same cases")

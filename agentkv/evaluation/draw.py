@@ -1,4 +1,4 @@
-"""What cases of our own are about, drawn with a seed."""
+"""Random contents of generated cases, from a seed."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ STREETS = ("12 Hill Road", "7 Mill Lane", "31 Park Street", "5 Station Square")
 
 
 class Draw:
-    """Draws what cases are about. The same seed draws the same."""
+    """Draws contents of cases. Equal seeds draw equal contents."""
 
     def __init__(self, seed: str) -> None:
         self.random = random.Random(seed)
 
     def some(self, values: Sequence[str], n: int) -> list[str]:
-        """So many different ones."""
+        """Draws `n` different values."""
         return self.random.sample(values, n)
 
     def number(self, low: int, high: int) -> int:
-        """From `low` to `high`, both of them included."""
+        """Draws an integer from `low` to `high`, inclusive."""
         return self.random.randint(low, high)
 
     def date(self) -> str:
-        """Some day of a year."""
+        """Draws a date, as 2026-03-31."""
         return f"2026-{self.number(1, 12):02}-{self.number(1, 28):02}"
 
     def time(self) -> str:
-        """Some quarter of an hour of a day."""
+        """Draws a time from 08:00 to 18:45, in quarters of an hour."""
         return f"{self.number(8, 18):02}:{self.random.choice(('00', '15', '30', '45'))}"
 
     def weather(self) -> dict[str, Any]:
-        """Of all cities."""
+        """Draws the weather of all cities."""
         return {city: {"celsius": self.number(-9, 34), "sky": self.random.choice(SKIES)} for city in CITIES}
 
     def contacts(self) -> dict[str, Any]:
-        """All people."""
+        """Draws contacts of all people."""
         return {
             name: {"email": f"{name.split()[0].lower()}@{word}.example", "phone": f"555-{self.number(1000, 9999)}"}
             for name, word in zip(PEOPLE, self.some(WORDS, len(PEOPLE)), strict=True)
         }
 
     def files(self) -> dict[str, Any]:
-        """A text about each word, with its author."""
+        """Draws a file about each word, with its author."""
         authors = self.some(PEOPLE, len(PEOPLE))
         return {
             f"reports/{2000 + at}.txt": f"Report of the {word}. Written by {author}. {self.number(20, 90)} pages."
@@ -58,7 +58,7 @@ class Draw:
         }
 
     def office(self) -> dict[str, Any]:
-        """A world with everything in it."""
+        """Draws a world with all parts except the shop."""
         notes = dict(zip(self.some(TITLES, 3), self.some(TEXTS, 3), strict=True))
         return {
             "calculator": True,

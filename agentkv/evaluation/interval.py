@@ -1,4 +1,4 @@
-"""How sure a share is."""
+"""Confidence interval of a proportion."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from statistics import NormalDist
 
 
 def wilson(right: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Wilson's interval (1927) of the share that `right` of `n` tells: its ends, 0 to 1.
+    """Wilson's score interval (1927) of the proportion `right` of `n`: its ends, 0 to 1.
 
-    Of nothing everything is possible.
+    Without cases it is the whole range.
     """
     if n == 0:
         return 0.0, 1.0

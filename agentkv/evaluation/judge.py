@@ -1,7 +1,7 @@
-"""What is right: the one place that says so.
+"""Judgement of outcomes.
 
-Arguments, results and what worlds hold are compared as BFCL does: numbers by value, texts without regard to case,
-blanks and punctuation.
+Arguments, results and states are compared as BFCL does: numbers by value, texts without regard to case, blanks and
+punctuation.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from .outcome import Called, Outcome
 
 _PUNCTUATION = re.compile(r"[ ,./\-_*^]")
 _SIGNS = str.maketrans({"\u2019": "'", "\u2212": "-", "*": " "})
-LEFT_OUT = ""  # among the accepted values of an argument that may be left out
+LEFT_OUT = ""  # among the accepted values of an optional argument
 
 
 class Verdict(NamedTuple):
-    """What was judged.
+    """Judgement of an outcome.
 
     Attributes:
-        right: is all as expected?
-        why: what is not, for a person to read; empty where it is right.
+        right: whether all expected conditions hold.
+        why: the first violated condition, for a person to read; empty if right.
     """
 
     right: bool
@@ -31,7 +31,7 @@ class Verdict(NamedTuple):
 
 
 def judged(case: Case, outcome: Outcome) -> Verdict:
-    """What a case's outcome is worth."""
+    """Judges the outcome of a case."""
     why = outcome.error or _wrong(case, outcome)
     return Verdict(not why, why or "")
 
@@ -63,7 +63,7 @@ def _wrong_turn(case: Case, outcome: Outcome) -> str | None:
 
 
 def wrong_calls(calls: Sequence[Called], expected: Sequence[ExpectedCall]) -> str | None:
-    """Why these calls are not the expected ones, in any order; None where they are."""
+    """Describes the first difference between calls and expected calls, in any order; None if they match."""
     if expected and not calls:
         return "called nothing"
     left = [next(iter(call.items())) for call in expected]
@@ -80,7 +80,7 @@ def wrong_calls(calls: Sequence[Called], expected: Sequence[ExpectedCall]) -> st
 
 
 def fits(arguments: Mapping[str, Any], accepted: Mapping[str, Sequence[Any]]) -> bool:
-    """Is each argument one of the accepted values, and what is left out of those that may be?"""
+    """Returns whether each argument has an accepted value and only optional ones are missing."""
     return _wrong_arguments(arguments, accepted) is None
 
 
@@ -95,7 +95,7 @@ def _wrong_arguments(arguments: Mapping[str, Any], accepted: Mapping[str, Sequen
 
 
 def same(value: Any, accepted: Any) -> bool:
-    """Is a value what is accepted?"""
+    """Returns whether a value equals an accepted one."""
     match value, accepted:
         case (bool(), _) | (_, bool()):
             return value is accepted
@@ -105,18 +105,18 @@ def same(value: Any, accepted: Any) -> bool:
             return plain(value) == plain(accepted)
         case list(), list() | tuple():
             return len(value) == len(accepted) and all(map(same, value, accepted))
-        case Mapping(), Mapping():  # of an accepted object each field has its accepted values
+        case Mapping(), Mapping():  # each field of an accepted object lists its accepted values
             return all(isinstance(values, list) for values in accepted.values()) and fits(value, accepted)
     return bool(value == accepted)
 
 
 def plain(text: str) -> str:
-    """A text without what BFCL does not look at."""
+    """Normalizes a text as BFCL does: no blanks and punctuation, lower case, one kind of quotes."""
     return _PUNCTUATION.sub("", text).lower().replace("'", '"')
 
 
 def alike(value: Any, expected: Any) -> bool:
-    """Do worlds or results hold the same? As `same`, and lists in any order."""
+    """Returns whether two states or results are equal: as `same`, with lists in any order."""
     match value, expected:
         case list(), list():
             left = list(value)
@@ -135,13 +135,13 @@ def alike(value: Any, expected: Any) -> bool:
 
 
 def says(text: str, texts: Sequence[str]) -> bool:
-    """Is one of these in a text, not as a part of another word or number?"""
+    """Returns whether a text contains one of `texts` as whole words or numbers."""
     said = _spoken(text)
     return any(re.search(rf"(?<![\w.-]){re.escape(_spoken(one))}(?!\w)(?!\.\d)", said) for one in texts)
 
 
 def _spoken(text: str) -> str:
-    """In lower case, with plain quotes, blanks and signs, and numbers without commas and zeros after the point."""
+    """Normalizes a text: lower case, plain quotes, blanks and signs, numbers without thousands separators and ".0"."""
     text = " ".join(text.lower().translate(_SIGNS).split())
     text = re.sub(r"\bminus (?=\d)", "-", text)
     text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)

@@ -1,4 +1,4 @@
-"""What an evaluation was asked for, and who puts its cases to the model."""
+"""Options of an evaluation, and the runner that they choose."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .run import Result, evaluate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationOptions:
-    """What `agentkv eval tools` was asked for; its options say what each is."""
+    """Options of `agentkv eval tools`, described in its help."""
 
     model: Path
     server: str | None
@@ -33,12 +33,12 @@ class EvaluationOptions:
 
     @property
     def through(self) -> str:
-        """What the cases go through."""
+        """Name of the runner: a server's URL, "agentkv serve" or "kv.Agent"."""
         return self.server or ("agentkv serve" if self.serve else "kv.Agent")
 
 
 async def evaluated(how: EvaluationOptions, cases: Sequence[Case], done: Callable[[Result], None]) -> list[Result]:
-    """Every case's result. Raises as `Context.open` does, RemoteError, InvalidInput."""
+    """Evaluates all cases. Raises as `Context.open` does, RemoteError and InvalidInput."""
     async with _runner(how) as runner:
         return await evaluate(cases, runner, how.parallel, done)
 

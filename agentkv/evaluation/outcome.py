@@ -1,4 +1,4 @@
-"""What a model did with a case."""
+"""Outcome of a case."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ MAX_ROUNDS = 8  # messages of a whole turn
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """A call that a model made.
+    """A tool call of the model.
 
     Attributes:
-        name: of the tool.
-        arguments: as the model wrote them.
-        result: what the tool returned; None where it did not.
-        error: what the model read instead of a result.
-        rescued: the spelling that it was written in, where that is not the model's format's.
+        name: name of the tool.
+        arguments: arguments as the model wrote them.
+        result: result of the tool; None if there is none.
+        error: error that the model read instead of a result; None if there is none.
+        rescued: name of the syntax that it was written in, if not that of the model's format.
     """
 
     name: str
@@ -35,17 +35,17 @@ class Called:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of asking a case.
+    """Outcome of a case.
 
     Attributes:
-        calls: in the order in which the model wrote them.
-        text: what the model said to the user last.
-        raw: all that was said after the question, as the model wrote and read it.
-        state: of the case's world in the end; None where it has none.
-        tokens: that were generated.
-        seconds: from the question to the end, waiting for others included.
-        stopped: the limit that it ended at; None where the model ended by itself.
-        error: why there is no reply to judge; None where there is one.
+        calls: calls in the order in which the model wrote them.
+        text: last text of the model to the user.
+        raw: all text after the question, as the model wrote and read it.
+        state: final state of the case's world; None without a world.
+        tokens: number of generated tokens.
+        seconds: seconds from the question to the end, waiting for other cases included.
+        stopped: limit that ended it; None if the model ended by itself.
+        error: reason why there is no reply to judge; None if there is one.
     """
 
     calls: tuple[Called, ...] = ()
@@ -59,8 +59,8 @@ class Outcome:
 
 
 class Runner(Protocol):
-    """What puts a case to a model."""
+    """Runs cases with a model."""
 
     async def answer(self, case: Case) -> Outcome:
-        """What came of it. Errors of the case alone are told in the outcome; others are raised."""
+        """Runs a case. Errors that concern only this case are part of the outcome; others are raised."""
         ...

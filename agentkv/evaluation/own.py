@@ -1,6 +1,6 @@
-"""Cases of our own: drawn from templates with a seed, each in a small world, judged by how that ends and by the answer.
+"""Generated cases: drawn from templates with a seed, each in a small world, judged by its final state and the answer.
 
-Another seed draws others of the same kinds, which nobody has tuned anything to.
+Another seed draws other cases of the same kinds, which nothing was tuned to.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ INSTRUCTIONS = (
 
 
 def own_cases(seed: int = SEED) -> list[Case]:
-    """A hundred cases, the same ones for each seed."""
+    """Draws a hundred cases, the same for equal seeds."""
     return [
         _case(f"{category}_{at}", category, templates[at % len(templates)](Draw(f"{seed} {category} {at}")))
         for category, (n, templates) in TEMPLATES.items()

@@ -1,4 +1,4 @@
-"""A page of the cases that were not right, to read: one self-contained file."""
+"""HTML page of the wrong cases, a single self-contained file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .worlds import tools_of
 
 
 def page(title: str, facts: Mapping[str, Any], results: Sequence[Result]) -> str:
-    """HTML: what was asked, with which tools, what was expected and what came, of every case that is not right."""
+    """HTML page that shows messages, tools, expected and actual outcome of each wrong case."""
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     environment.filters |= {"json": _json, "call": _call}
     template = environment.from_string(

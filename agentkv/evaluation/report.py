@@ -1,4 +1,4 @@
-"""The results as a JSON document, for programs and for comparing runs."""
+"""Results as a JSON document, for programs and for comparing runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .table import scores
 
 
 def report(facts: Mapping[str, Any], results: Sequence[Result]) -> str:
-    """`facts` of the run, a score for each category, and every case with what came of it."""
+    """JSON document of the run's `facts`, a score for each category, and the outcome of each case."""
     document = {
         **facts,
         "scores": [asdict(score) for score in scores(results)],

@@ -1,4 +1,4 @@
-"""Putting cases to a model, several at a time."""
+"""Runs cases, several at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .outcome import Outcome, Runner
 
 
 class Result(NamedTuple):
-    """A case, what came of it, and what that is worth."""
+    """A case, its outcome, and the verdict."""
 
     case: Case
     outcome: Outcome
@@ -22,14 +22,12 @@ class Result(NamedTuple):
 async def evaluate(
     cases: Sequence[Case], runner: Runner, parallel: int, done: Callable[[Result], None] = lambda result: None
 ) -> list[Result]:
-    """Every case's result, in the order of the cases.
-
-    Raises what `runner` raises.
+    """Runs and judges all cases. Returns the results in the order of the cases. Raises as `runner` does.
 
     Args:
-        cases: to ask.
-        runner: what asks them.
-        parallel: how many at a time; no case knows of another.
+        cases: cases to run.
+        runner: runs each case.
+        parallel: number of cases at a time; cases are independent of each other.
         done: called with each result as it comes.
     """
     results: dict[int, Result] = {}

@@ -1,4 +1,4 @@
-"""Cases put to a server that speaks OpenAI's protocol."""
+"""Runs cases against a server of OpenAI's protocol."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ from .worlds import World
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionMessageFunctionToolCall
 
-_HOPELESS = frozenset({401, 403, 404})  # no other case would fare better
+_HOPELESS = frozenset({401, 403, 404})  # all further cases would fail alike
 
 
 @asynccontextmanager
 async def server_runner(
     url: str, model: str, max_tokens: int, tool_choice: str, api_key: str | None = None
 ) -> AsyncIterator[ServerRunner]:
-    """What puts cases to a server; greedy.
+    """Makes a runner against a server; greedy.
 
     Args:
-        url: as http://127.0.0.1:8080/v1.
-        model: what the server calls it.
-        max_tokens: of one message.
-        tool_choice: of a case's first message, "auto" or "required"; later ones may be the answer.
-        api_key: what the server wants; None for none.
+        url: base URL, as http://127.0.0.1:8080/v1.
+        model: name of the model at the server.
+        max_tokens: token limit of one message.
+        tool_choice: "auto" or "required" for a case's first message; later messages have "auto".
+        api_key: key of the server; None for none.
 
     Raises:
-        InvalidInput: what is no URL.
+        InvalidInput: `url` is no URL.
     """
     try:
         client = openai.AsyncOpenAI(base_url=url, api_key=api_key or "none", timeout=600)
-    except Exception as error:  # of the URL, or of the environment
+    except Exception as error:  # errors of the URL, or of the environment
         raise InvalidInput(f"no connection to {url} can be set up: {error}; it is like http://host:8080/v1") from error
     async with client:
         yield ServerRunner(client, model, max_tokens, tool_choice)
 
 
 class ServerRunner:
-    """Puts each case to a server as a conversation of its own."""
+    """Runs each case as a conversation of its own."""
 
     def __init__(self, client: openai.AsyncOpenAI, model: str, max_tokens: int, tool_choice: str) -> None:
         self._client = client
@@ -57,7 +57,7 @@ class ServerRunner:
         self._options: dict[str, Any] = {"model": model, "max_tokens": max_tokens, "temperature": 0}
 
     async def answer(self, case: Case) -> Outcome:
-        """What came of it. Raises RemoteError where the server cannot be reached, or lets nobody in."""
+        """Runs a case. Raises RemoteError where the server cannot be reached or denies access."""
         began = anyio.current_time()
         talk = _Talk(case)
         try:
@@ -91,7 +91,7 @@ class ServerRunner:
 
 
 class _Talk:
-    """A conversation with a server about a case."""
+    """Conversation with a server about one case."""
 
     def __init__(self, case: Case) -> None:
         self.world = None if case.world is None else World(case.world)
@@ -110,7 +110,7 @@ class _Talk:
         self._tokens = 0
 
     def heard(self, message: Any, tokens: int) -> None:
-        """The model's message; its calls run."""
+        """Adds the model's message, runs its calls and adds their results."""
         self._tokens += tokens
         self._text = message.content or ""
         self.messages.append(message.model_dump(exclude_none=True))
@@ -121,7 +121,7 @@ class _Talk:
             self.messages.append({"role": "tool", "tool_call_id": call.id, "content": content})
 
     def so_far(self) -> Outcome:
-        """What came of it until now."""
+        """Outcome so far."""
         raw = "\n".join(json.dumps(message, ensure_ascii=False) for message in self.messages[self._begin :])
         state = None if self.world is None else self.world.state
         return Outcome(tuple(self._calls), self._text, raw, state, self._tokens)

@@ -1,4 +1,4 @@
-"""Our own server in this process, to put cases to over HTTP."""
+"""`agentkv serve` in this process, to run cases over HTTP."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def served(context: Context, call_threshold: float | None = None) -> AsyncIterator[str]:
-    """The URL of a server of this Context, which is there until the block ends."""
+    """Serves a Context for the length of a block; yields the URL."""
     settings = Settings(names=("model",), any_name=True, call_threshold=call_threshold)
     async with listening(application(context, settings)) as url:
         yield url
@@ -27,7 +27,7 @@ async def served(context: Context, call_threshold: float | None = None) -> Async
 
 @asynccontextmanager
 async def listening(app: ASGIApp) -> AsyncIterator[str]:
-    """The URL of an application's `/v1`, on a free port."""
+    """Serves an application on a free port for the length of a block; yields the URL of its `/v1`."""
     with bind_socket("127.0.0.1", 0) as sock:
         http = listener(app)
         async with FirstErrorGroup() as group:

@@ -1,4 +1,4 @@
-"""What the results of each category come to."""
+"""Scores of each category."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ ALL = "all"
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What the results of a category come to.
+    """Score of the results of one category.
 
     Attributes:
         category: its name, or "all".
-        n: cases.
-        right: of these, those that were.
-        low: lower end of the 95% interval of the share, by Wilson; 0 to 1.
-        high: upper end.
-        calls: that were made.
-        rescued: of these, those that were written in another form than the model's own.
-        tokens: that were generated.
-        seconds: that a case took on average, waiting for others included.
-        stopped: cases that ended at a limit.
-        errors: cases without a reply.
+        n: number of cases.
+        right: number of right cases.
+        low: lower end of Wilson's 95% interval of the share of right cases, 0 to 1.
+        high: upper end of that interval.
+        calls: number of calls.
+        rescued: number of these in another syntax than the model's own.
+        tokens: number of generated tokens.
+        seconds: average seconds of a case, waiting for other cases included.
+        stopped: number of cases that a limit ended.
+        errors: number of cases without a reply.
     """
 
     category: str
@@ -44,7 +44,7 @@ class Score:
     errors: int
 
     def row(self) -> tuple[str, ...]:
-        """Under `COLUMNS`."""
+        """Cells of the row under `COLUMNS`."""
         share = f"{100 * self.right / self.n:.0f}%" if self.n else ""
         interval = f"{100 * self.low:.0f}-{100 * self.high:.0f}%"
         counts = map(str, (self.calls, self.rescued, self.tokens))
@@ -53,7 +53,7 @@ class Score:
 
 
 def scores(results: Sequence[Result]) -> list[Score]:
-    """One for each category, in the order of the results, and one for all."""
+    """Scores of each category, in the order of the results, and one of all."""
     categories = dict.fromkeys(result.case.category for result in results)
     by_category = [_score(name, [r for r in results if r.case.category == name]) for name in categories]
     return [*by_category, _score(ALL, results)]

@@ -1,4 +1,4 @@
-"""The kinds of our own cases."""
+"""Templates of the generated cases."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .draw import CITIES, EVENTS, PEOPLE, STREETS, TEXTS, TITLES, WORDS, Draw
 
 
 class Drawn(NamedTuple):
-    """What a template makes of a draw: what is asked, the world, and what is right."""
+    """Contents of a case: question, world data, and expected outcome."""
 
     question: str
     world: Mapping[str, Any]
@@ -18,7 +18,7 @@ class Drawn(NamedTuple):
 
 Template: TypeAlias = Callable[[Draw], Drawn]
 
-# An answer that tells that something is not there has one of these.
+# An answer that reports something missing contains one of these.
 _NOT_THERE = [
     *("no", "not", "none", "nothing", "unable", "unavailable", "unknown", "missing", "without", "failed", "sorry"),
     *("cannot", "can't", "couldn't", "doesn't", "isn't", "wasn't", "hasn't", "null"),
@@ -28,7 +28,7 @@ _NOT_THERE = [
 def _solved(
     question: str, world: Mapping[str, Any], *calls: tuple[str, Mapping[str, Any]], says: Sequence[Any] = ()
 ) -> Drawn:
-    """A case with these calls for a solution, whose answer says all of these."""
+    """Contents of a case that these calls solve and whose answer must say each of `says`."""
     texts = [list(each) if isinstance(each, list | tuple) else [str(each)] for each in says]
     return Drawn(question, world, {"solution": list(calls), "says": texts})
 
@@ -74,7 +74,7 @@ def _phone(draw: Draw) -> Drawn:
 
 
 def _in_office(template: Template) -> Template:
-    """The same question, with the tools of everything."""
+    """Adds a whole office to a template's world, and thereby its tools."""
 
     def made(draw: Draw) -> Drawn:
         question, world, expected = template(draw)
@@ -198,7 +198,7 @@ def _invited(draw: Draw) -> Drawn:
 
 
 def _busy(template: Template, tool: str) -> Template:
-    """The same question, where a tool fails at first."""
+    """Makes the first call of a tool fail in a template's world."""
 
     def made(draw: Draw) -> Drawn:
         question, world, expected = template(draw)
@@ -313,4 +313,4 @@ TEMPLATES: Mapping[str, tuple[int, Sequence[Template]]] = {
     "no_tool": (14, tuple(map(_no_tool, _ASKED_FOR_NOTHING))),
     "nested": (10, (_event_with, _order)),
 }
-"""How many of each category are drawn, and from what."""
+"""Number of cases and templates of each category."""

@@ -1,4 +1,4 @@
-"""Small worlds that tools work in: deterministic, made anew for each run of a case."""
+"""Small worlds with working tools: deterministic, and new for each run of a case."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ _TOOLS: Mapping[str, Sequence[str]] = {
     "calendar": ("add_event", "cancel_event"),
     "shop": ("place_order",),
 }
-"""Of each part of a world's data."""
+"""Names of the tools of each part of a world's data."""
 
-DONE = "done"  # what is returned where the state says it all
+DONE = "done"  # result of tools that only change the state
 
 
 class Data(BaseModel):
-    """Part of what a world holds; frozen."""
+    """Base of parts of a world; frozen."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Weather(Data):
-    """What a station reads; None where it reads nothing."""
+    """Weather of a city; None where a station has no reading."""
 
     celsius: float | None
     sky: str | None
 
 
 class Contact(Data):
-    """How somebody is reached."""
+    """Email address and phone number of a person."""
 
     email: str | None = None
     phone: str | None = None
@@ -72,7 +72,7 @@ class Address(Data):
 
 
 class Fault(Data):
-    """The first so many calls of a tool fail, with words for the model."""
+    """Makes the first `times` calls of a tool fail, with a text for the model."""
 
     tool: str
     times: int = Field(default=1, ge=1)
@@ -80,17 +80,17 @@ class Fault(Data):
 
 
 class WorldData(Data):
-    """What a world holds. A part that is given brings its tools.
+    """Data of a world. Each part that is set brings its tools.
 
     Attributes:
-        calculator: `calculate`.
-        weather: of cities, `get_weather`.
+        calculator: whether there is `calculate`.
+        weather: weather by city, `get_weather`.
         notes: texts by title, `add_note`, `read_note` and `delete_note`.
         files: texts by path, `search_files` and `read_file`; None for one that is listed and gone.
-        contacts: by name, `find_contact`.
+        contacts: contacts by name, `find_contact`.
         calendar: events by title, `add_event` and `cancel_event`.
         shop: orders, `place_order`.
-        faults: of tools.
+        faults: faults of tools.
     """
 
     calculator: bool = False
@@ -104,11 +104,11 @@ class WorldData(Data):
 
 
 class World:
-    """A world under way.
+    """A running world: state and tools. Models read the docstrings of the tool methods.
 
     Attributes:
-        tools: what a model may call, for agents.
-        state: what tools have changed or might have, as JSON.
+        tools: tools for agents.
+        state: the parts that tools can change, as JSON.
     """
 
     def __init__(self, data: WorldData) -> None:
@@ -121,7 +121,7 @@ class World:
         self.tools = [replace(each, function=self._async(name)) for name, each in self._told.items()]
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        """What a call returns, as JSON. Raises Retry, with words for the model, where it does not."""
+        """Runs a call; returns its result as JSON. Raises Retry, with a text for the model, if the call fails."""
         if name not in self._told:
             raise Retry(f"unknown tool {name}; the tools are {', '.join(self._told)}")
         try:
@@ -255,24 +255,24 @@ class World:
 
 
 def tools_of(data: WorldData) -> list[Tool[Any, ..., Any]]:
-    """What a world with these parts has for tools, as a model is told of them."""
+    """Tools of a world with these parts, as models see them."""
     return [tool for part, tools in _parts().items() if getattr(data, part) not in (None, False) for tool in tools]
 
 
 @cache
 def _parts() -> Mapping[str, Sequence[Tool[Any, ..., Any]]]:
-    """The tools of each part. Schemas take a moment to make, and are the same in every world."""
-    bare = object.__new__(World)  # nothing is called on it
+    """Tools of each part, cached: schemas take a moment to make and are the same in all worlds."""
+    bare = object.__new__(World)  # its methods are only inspected
     return {part: [tool(getattr(bare, name)) for name in names] for part, names in _TOOLS.items()}
 
 
 def _entry(held: Mapping[str, Any], name: str, what: str) -> Any:
-    """One by its name. Raises as `_key` does."""
+    """Looks up a value by name. Raises as `_key` does."""
     return held[_key(held, name, what)]
 
 
 def _key(held: Mapping[str, Any], name: str, what: str) -> str:
-    """What a name means, in whatever case. Raises Retry that tells the names."""
+    """Finds the key that a name means, in any case. Raises Retry that lists the keys."""
     for key in held:
         if key.lower() == name.strip().lower():
             return key

@@ -53,14 +53,14 @@ class ConstraintDriver:
         return [self._fill(*turn) for turn in turns]
 
     def _answer(
-        self, job: int, rule: Rule | None, safe_str: list[int], tokens: list[int], parents: list[int], most: int
+        self, job: int, rule: Rule | None, said: list[int], tokens: list[int], parents: list[int], most: int
     ) -> Answer:
         try:
             if rule is not None:
                 self._rules[job] = rule
                 self._states[job] = rule.begin()
             state = self._states[job]
-            state.say(safe_str)
+            state.say(said)
             if state.complete:
                 return [], [], True, ""
             forced = state.forced(most)

@@ -1,4 +1,4 @@
-"""Who may ask the model now, who waits, and who is turned away."""
+"""Admission control: which requests run, which wait, and which are refused."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from .http.errors import ApiError, busy
 
 
 class Admission:
-    """Lets so many requests in at a time; so many wait, in the order in which they came."""
+    """Admits up to `most_running` requests at a time; up to `most_waiting` more wait, first come first served."""
 
     def __init__(self, most_running: int, most_waiting: int) -> None:
         self._places = Semaphore(most_running)
         self._most_waiting = most_waiting
-        self._scopes: set[anyio.CancelScope] = set()  # of those that were let in
-        self._lacking = 0  # of these, those that wait for another to leave
+        self._scopes: set[anyio.CancelScope] = set()  # of admitted requests
+        self._lacking = 0  # admitted requests that wait for another's end
         self._left = anyio.Event()
         self._emptied = anyio.Event()
-        self.over = anyio.Event()  # nobody is in any more, and nobody will be
+        self.over = anyio.Event()  # no request is admitted any more
         self.waiting = 0
         self.draining = False
         self.stopped = False
-        self.ended = 0  # requests that were let in and are over
+        self.ended = 0  # number of admitted requests that have ended
 
     @property
     def running(self) -> int:
-        """Requests that were let in."""
+        """Number of admitted requests."""
         return len(self._scopes)
 
     @asynccontextmanager
     async def place(self, seconds: float) -> AsyncIterator[None]:
-        """Room for one request, for so many seconds, waiting included.
+        """Admits one request for at most `seconds`, waiting included.
 
-        Raises Refused where too many wait, or the server stops; TimeoutError.
+        Raises ApiError where too many wait or the server stops, and TimeoutError.
         """
         if self.draining:
             raise _stopping()
@@ -62,7 +62,7 @@ class Admission:
                 self._leave(scope)
 
     async def another_leaves(self) -> bool:
-        """Waits until another request has ended. False where none could: all of them wait for that."""
+        """Waits until another request has ended. Returns False where none can: all others wait for the same."""
         if self.running - self._lacking <= 1:
             return False
         self._lacking += 1
@@ -73,14 +73,15 @@ class Admission:
         return True
 
     async def idle(self) -> None:
-        """Waits until no request is in any more."""
+        """Waits until no admitted request is left."""
         while self._scopes:
             await self._emptied.wait()
 
     async def drain(self, seconds: float) -> int:
-        """Lets nobody in any more, and waits for those that are in. What is not done by then is ended and told so.
+        """Stops admitting requests and waits up to `seconds` for the admitted ones; the rest are cancelled with an
+        error.
 
-        Returns how many were.
+        Returns the number of cancelled requests.
         """
         self.draining = True
         with anyio.move_on_after(seconds):
@@ -104,7 +105,7 @@ class Admission:
 
 
 def seconds_asked(header: str | None, most: float) -> float:
-    """How long a request may take: what its client asks for, up to the server's own bound. Raises Refused."""
+    """Time limit of a request in seconds: the header's value, at most `most`. Raises ApiError for an invalid header."""
     if header is None:
         return most
     try:

@@ -1,4 +1,4 @@
-"""The doors of a server, as an ASGI application."""
+"""The ASGI application of a server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def application(context: Context, settings: Settings) -> Starlette:
-    """An ASGI application that serves a Context, which stays open as long as it does.
+    """Makes the ASGI application that serves a Context, which must stay open as long as the application runs.
 
     `application.state.server` is the `Server` behind it.
     """
@@ -59,7 +59,8 @@ def application(context: Context, settings: Settings) -> Starlette:
 
 
 def _build_shapes() -> None:
-    """Builds the shapes of answers: the packages put that off until one is used, and its client would wait for it."""
+    """Builds pydantic's validators of response models, which would otherwise delay the first response that uses
+    them."""
     for module in (events, messages, items, responses):
         for shape in vars(module).values():
             if isinstance(shape, type) and issubclass(shape, BaseModel) and shape is not BaseModel:
@@ -67,7 +68,7 @@ def _build_shapes() -> None:
 
 
 def errors_of(path: str) -> ErrorFormat:
-    """How errors of a path are written."""
+    """Error format of a path's protocol."""
     return AnthropicErrors() if path.startswith("/v1/messages") else OpenAIErrors()
 
 
@@ -75,14 +76,14 @@ async def _answered(path: str, endpoint: Endpoint, server: Server, request: Requ
     request.scope[ENDPOINT] = path
     try:
         return await endpoint(server, request)
-    except ClientDisconnect:  # in the middle of its body: nobody reads an answer
+    except ClientDisconnect:  # during its body: there is no reader for an answer
         return Response(status_code=400)
     except Exception as error:
         return errors_of(request.url.path).error_response(to_api_error(error))
 
 
 async def _no_such(request: Request, error: Exception) -> Response:
-    """Paths and methods that there are not."""
+    """Error response for unknown paths and methods."""
     assert isinstance(error, HTTPException)
     path = request.url.path
     if error.status_code == STATUS["method"]:

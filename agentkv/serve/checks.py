@@ -1,4 +1,4 @@
-"""What can be wrong with a request is found before its prompt is read: from then on its status is 200."""
+"""Checks of a request before its prompt is prefilled: after that its status is 200 already."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
     from .completion import ReplyRequest
     from .tokens.bodies import GenerateTokens
 
-NO_BRANCH = -1  # yet
+NO_BRANCH = -1  # id in a request that is checked before its branch exists
 _SOME_TEXT = "."
 
 
 def begun_reply(home: ContextCore, conversation: Conversation, log: Sequence[int]) -> str:
-    """What is there of the message: the template begins it with `<think>`, say, or a client gave its beginning."""
+    """The text that the message begins with: from the template, such as `<think>`, or from the client."""
     form, opened = home.chat.format, conversation.tail
     begun = form.template.begun_in(opened.text if opened else "")
     said = home.chat.detokenizer.visible_bytes(log[conversation.end :]).decode("utf-8", "replace")
     parser = form.parser(prefix=begun + said)
     if parser.in_call or any(isinstance(delta, CallOpened) for delta in parser.deltas_of_prefix):
-        return begun + _SOME_TEXT  # what a client wrote is text, whatever it looks like
+        return begun + _SOME_TEXT  # text of the client is never parsed as a call
     return begun + said
 
 
 async def check_reply(home: ContextCore, asked: ReplyRequest, made: PromptUpdate) -> None:
-    """Raises Refused or InvalidInput where no message can be asked for so, behind this prompt."""
+    """Raises ApiError or InvalidInput where the request cannot be generated behind this prompt."""
     assert made.conversation is not None
     prefix = begun_reply(home, made.conversation, made.added)
     options = GenerateOptions.checked(
@@ -56,7 +56,7 @@ async def check_reply(home: ContextCore, asked: ReplyRequest, made: PromptUpdate
 
 
 async def check_going_on(request: GenerationRequest, body: GenerateTokens) -> None:
-    """Raises Refused, InvalidInput or PositionsExhausted where these tokens cannot be gone on with so."""
+    """Raises ApiError, InvalidInput or PositionsExhausted where these tokens cannot be continued as requested."""
     await request.prepare()
     length, limit = len(body.tokens), request.home.context.model_info.max_positions
     if body.made > length:

@@ -1,4 +1,4 @@
-"""One completion in the terms of no protocol: the message that is asked for, and the branches of its choices."""
+"""One completion, independent of the protocol: the requested message, and the branches of its choices."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ ROLES = ("system", "user", "assistant", "tool")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyRequest:
-    """One message of the model's, or several of the same prompt.
+    """A request for one message of the model, or for several of the same prompt.
 
     Attributes:
-        messages: the conversation, or what it goes on with; in OpenAI's form.
+        messages: the conversation, or its new messages; in OpenAI's form.
         tools: definitions in OpenAI's form.
-        choice: "auto", "none", "required", or the name of the tool that is to be called.
-        parallel: may the message make several calls?
+        choice: "auto", "none", "required", or the name of the tool to call.
+        parallel: whether the message may make several calls.
         schema: JSON schema of the content; None for free text.
-        sampling: how tokens are drawn.
-        max_tokens: of the message; None for as many as fit.
-        stop: strings that end it.
-        logprobs: is it reported how likely each token of the content was?
-        top_logprobs: likely tokens that are reported for each place.
+        sampling: sampling parameters.
+        max_tokens: maximum length of the message; None for as many as fit.
+        stop: strings that end the message.
+        logprobs: whether the log probability of each content token is reported.
+        top_logprobs: number of likeliest tokens that are reported for each position.
         template: variables for the chat template.
         thinking: how much of the message may be reasoning, as `Branch.generate` takes it.
-        effort: the same as a word, for where `thinking` says nothing; one of `EFFORTS`.
-        grammar_tools: the tools as calls are held to them, where that is less than the model is shown.
-        call_threshold: the message makes no call where the model says with less probability that a tool fits.
-        given_as: the parameter that the messages came in.
+        effort: key of `EFFORTS`, used where `thinking` is None.
+        grammar_tools: tools with the schemas that constrain calls, where these differ from the shown ones; else None.
+        call_threshold: probability that a tool fits below which the message makes no call; None for no threshold.
+        given_as: name of the parameter with the messages, for errors.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -71,9 +71,9 @@ class ReplyRequest:
     given_as: str = "messages"
 
     def held(self, form: Format, prefix: str) -> Any:
-        """What the message is held to: calls of these tools alone, content of that schema; `str` for free text.
+        """Constraint of the message: calls of these tools only, content of that schema; `str` for free text.
 
-        Raises Refused for a tool that is not there, or one that a grammar cannot hold.
+        Raises ApiError for an unknown tool, and for a tool that no grammar can express.
         """
         if not self.tools and self.choice not in ("auto", "none"):
             raise ApiError("invalid", "tool_choice asks for a call, but there are no tools", param="tool_choice")
@@ -97,8 +97,8 @@ class ReplyRequest:
             raise ApiError("invalid", advised(str(error)), param="tools") from error
 
     def check_tools(self) -> None:
-        """Raises Refused for a tool whose parameters a grammar cannot hold. For when one was refused: this compiles
-        them anew, one by one."""
+        """Raises ApiError that names the tool whose parameters no grammar can express. It compiles each tool again, so
+        callers use it after a failure."""
         for function in (tool["function"] for tool in self.tools):
             fault = refused_keyword(grammar_of({"additionalProperties": False, **function["parameters"]}))
             if fault is not None:
@@ -107,8 +107,8 @@ class ReplyRequest:
 
 
 class Choices:
-    """The branches of a request's choices, for the length of a block: the prompt's own, and forks of it. No two have a
-    call of the same id."""
+    """Async context manager: the branches of a request's choices, which are the prompt's own and forks. Call ids differ
+    between choices."""
 
     def __init__(self, server: Server, branch: Branch, seed: int | None, count: int) -> None:
         self._server = server
@@ -127,7 +127,7 @@ class Choices:
                     said = handle_of(fork).state.conversation
                     handle_of(fork).state.set_conversation(replace(said, calls_of=f"{said.calls_of} choice {index}"))
                 branches += forks
-            if self._seed is not None:  # the same request draws the same tokens again
+            if self._seed is not None:  # equal requests draw equal tokens
                 for index, branch in enumerate(branches):
                     await branch.draw_as(index)
         except BaseException:

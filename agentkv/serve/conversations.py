@@ -1,6 +1,6 @@
-"""Finished conversations, which wait on their branches for the request that continues them.
+"""Finished conversations, cached on their branches for the request that continues them.
 
-A request brings all of its messages again; it is recognised by those that were there before.
+Such a request sends all of its messages again; its leading ones identify the conversation.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from .._engine.interface import StepEngine
 
 
-_KEY = secrets.token_bytes(32)  # nobody can make up a conversation of a given name
+_KEY = secrets.token_bytes(32)  # keyed: clients cannot forge a conversation with a given key
 
 
 def prefix_keys(messages: Sequence[Mapping[str, Any]], about: object) -> list[str]:
-    """A name for each beginning of a conversation, the first of one message; what the model thought does not count,
-    since clients drop it.
+    """Returns one key per prefix of a conversation, shortest (one message) first. Reasoning does not count, since
+    clients drop it.
 
     Args:
         messages: in OpenAI's form.
-        about: what else decides on its tokens, such as tools; JSON.
+        about: other input to its tokens, such as tools; JSON.
     """
     digest = hashlib.blake2b(_canonical(about), key=_KEY, digest_size=16)
     names = []
@@ -46,12 +46,13 @@ def prefix_keys(messages: Sequence[Mapping[str, Any]], about: object) -> list[st
 
 
 def digest_of(messages: Sequence[Mapping[str, Any]]) -> str:
-    """What a conversation is and no other, the ids of its calls included; the same in every process."""
+    """Digest of a conversation, call ids included; the same in every process."""
     return hashlib.blake2b(_canonical(messages), digest_size=16).hexdigest()
 
 
 def reasoning_conflicts(given: Sequence[Mapping[str, Any]], held: Sequence[Message]) -> bool:
-    """Does a client say that the model thought something else than it did? One that says nothing of it does not."""
+    """Returns whether a client's messages state other reasoning than the model wrote. Missing reasoning is no
+    conflict."""
     return any(
         message.get(name) not in (None, "", other.reasoning)
         for message, other in zip(given, held, strict=False)
@@ -70,7 +71,7 @@ def _essence(message: Mapping[str, Any]) -> list[object]:
 def _call(function: Mapping[str, Any]) -> list[object]:
     arguments = function.get("arguments")
     if isinstance(arguments, str):
-        with suppress(ValueError):  # it is compared as it is
+        with suppress(ValueError):  # invalid JSON is compared as a string
             arguments = json.loads(arguments)
     return [function.get("name"), arguments]
 
@@ -81,14 +82,14 @@ def _canonical(value: object) -> bytes:
 
 @dataclass(slots=True, eq=False)
 class CachedConversation:
-    """A branch that waits.
+    """A finished conversation on its idle branch.
 
     Attributes:
-        branch: it.
-        promised: was its client told that it will be there?
-        note: what its protocol has to know of it.
-        bare: another branch with its history and no cells, for where it cannot keep them.
-        emptied: is that in its place? Whoever goes on from it computes the cells again.
+        branch: its branch.
+        promised: whether its client may rely on it by name.
+        note: data of its protocol.
+        bare: copy of the branch without cells, which replaces it where room is lacking.
+        emptied: whether the copy has replaced it; a continuation then computes the cells again.
     """
 
     branch: Branch
@@ -98,14 +99,14 @@ class CachedConversation:
     emptied: bool = False
 
     async def offload(self, folder: Path | None) -> int:
-        """Its own cells leave the cache; those that others have as well stay. How many were freed?"""
+        """Offloads its exclusive cells; shared ones stay. Returns the number of freed cells."""
         if self.branch.offloaded:
             return 0
         self.bare = self.bare or await _bare(self.branch)
         return await self.branch.offload(folder)
 
     def empty(self) -> bool:
-        """It lets go of all cells. Can it?"""
+        """Replaces the branch by its copy without cells, which frees all of them. Returns False if there is no copy."""
         if self.bare is None:
             return False
         self.branch.close()
@@ -113,37 +114,41 @@ class CachedConversation:
         return True
 
     def close(self) -> None:
-        """All of it."""
+        """Closes the branch and its copy."""
         self.branch.close()
         if self.bare is not None:
             self.bare.close()
 
 
 class ConversationCache:
-    """Idle branches by name. Beyond `most` one is closed: of those that nobody was promised the one used longest ago,
-    else of all. Where the cache lacks room, those used longest ago give up their cells first: what was promised to be
-    there goes to a folder or to memory until it is asked for again, anything else is closed, and left to what the cache
-    retains. What several of them share stays as long as that is enough; then they let go of it, one after another."""
+    """Idle branches by name, at most `most`: beyond that the least recently used is closed, first among unpromised
+    ones.
+
+    Where the cache lacks room, the least recently used give up their cells first: promised ones are offloaded to a
+    folder or to memory, others are closed. Shared cells stay until that no longer suffices; then each branch in turn
+    drops them.
+    """
 
     def __init__(self, most: int, folder: Path | None = None) -> None:
         self._most = most
         self._folder = folder
-        self._kept: OrderedDict[str, CachedConversation] = OrderedDict()  # used longest ago first
+        self._kept: OrderedDict[str, CachedConversation] = OrderedDict()  # least recently used first
         self._making_room = Lock()
-        self._made = 0  # how often there was something to give up
+        self._made = 0  # number of times that cells were given up
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def put(self, name: str, branch: Branch, *, promised: bool, note: object = None) -> None:
-        """Keeps a branch; one that had the name before is closed."""
+        """Caches a branch under a name; a previous one of that name is closed."""
         self.drop(name)
         self._kept[name] = CachedConversation(branch, promised, note)
         while len(self._kept) > self._most:
             self.close_oldest()
 
     def kept(self, name: str) -> CachedConversation | None:
-        """The branch of that name, which stays: it is forked."""
+        """Returns the conversation of that name, or None, and marks it as used. It stays cached: callers fork its
+        branch."""
         kept = self._kept.get(name)
         if kept is None:
             return None
@@ -154,7 +159,7 @@ class ConversationCache:
         return kept
 
     def drop(self, name: str) -> bool:
-        """Closes the branch of that name. Was there one?"""
+        """Closes the branch of that name. Returns whether there was one."""
         kept = self._kept.pop(name, None)
         if kept is None:
             return False
@@ -162,12 +167,12 @@ class ConversationCache:
         return True
 
     async def make_room(self) -> bool:
-        """A branch gives up cells: that used longest ago which has some of its own, or else some at all. Was there one?
-        Those that it shares are free once nobody has them any more."""
+        """Has the least recently used branch with exclusive cells, or else with any, give up cells. Returns False if
+        none has any. Shared cells become free once their last branch drops them."""
         made = self._made
         async with self._making_room:
             if self._made != made:
-                return True  # somebody made room while this waited
+                return True  # another caller made room while this waited
             if not (await self._give_own() or await self._give_shared()):
                 return False
             self._made += 1
@@ -188,25 +193,26 @@ class ConversationCache:
         full = self._full()
         if not await _alone([kept.branch for _, kept in full]):
             return False
-        # What cannot be kept must not shut out everybody.
+        # A conversation that cannot be offloaded must not block all others.
         return any(kept.empty() for _, kept in full) or self.drop(full[0][0])
 
     def _full(self) -> list[tuple[str, CachedConversation]]:
-        """Those that may have cells in the cache."""
+        """Conversations that may have cells in the cache."""
         return [(name, kept) for name, kept in self._kept.items() if not (kept.emptied or kept.branch.closed)]
 
     def free_branch(self) -> bool:
-        """There is a branch less: a bare one takes another's place, or a conversation is forgotten. Was there one?"""
+        """Frees one branch: a copy without cells replaces its original, or a conversation is closed. Returns False if
+        there is none."""
         return any(kept.empty() for _, kept in self._full()) or self.close_oldest()
 
     def close_oldest(self) -> bool:
-        """Forgets a conversation, rather one that nobody was promised. Was there one?"""
+        """Closes the least recently used conversation, unpromised ones first. Returns False if there is none."""
         name = next((name for name, kept in self._kept.items() if not kept.promised), next(iter(self._kept), None))
         return name is not None and self.drop(name)
 
 
 async def _alone(branches: Sequence[Branch]) -> bool:
-    """Have they cells that no other branch has?"""
+    """Returns whether the branches have cells that no other branch shares."""
     ids = {branch.id for branch in branches}
 
     def look(engine: StepEngine) -> bool:
@@ -217,11 +223,11 @@ async def _alone(branches: Sequence[Branch]) -> bool:
 
 
 async def _bare(branch: Branch) -> Branch:
-    """Another with the same history, and no cells: its tokens are fed again when somebody goes on from it."""
+    """Forks a branch and drops all cells of the fork; a continuation prefills its tokens again."""
     bare = await branch.fork()
     try:
         await handle_of(branch).call(lambda engine: engine.drop_cells_from(bare.id, 0))
-    except BaseException:  # who asked for room is cancelled, say
+    except BaseException:  # such as a cancellation of the caller
         bare.close()
         raise
     return bare

@@ -1,4 +1,4 @@
-"""What was asked, made to fit what the model can do: what changes no answer is left out."""
+"""Fits a request to what the model can do: fields that change no answer are left out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HEADER = re.compile(r"\A\s*x-(?:[a-z0-9]+-)+header:[^\n]*\n?", re.IGNORECASE)
 
 
 def fitted(asked: ReplyRequest, home: ContextCore, ignored: Ignored) -> ReplyRequest:
-    """The same, as far as the model can do it. Where the server is strict, raises Refused for what it cannot."""
+    """Fits a request to the abilities of the model. Raises ApiError on a strict server for what the model cannot do."""
     asked = _reasoning(asked, home, ignored)
     if ignored.strict:
         return asked
@@ -34,7 +34,7 @@ def fitted(asked: ReplyRequest, home: ContextCore, ignored: Ignored) -> ReplyReq
 
 
 def _held(asked: ReplyRequest, form: Format, ignored: Ignored) -> Sequence[Mapping[str, Any]]:
-    """The tools as a grammar can hold their calls. The model is shown them as they were."""
+    """Returns the tools with schemas that a grammar can express. The model is shown the original ones."""
 
     def note(tool: str, keywords: Sequence[str]) -> None:
         what = f"no grammar holds {', '.join(keywords)}; calls are held to the rest, and nobody checks them here"
@@ -44,8 +44,8 @@ def _held(asked: ReplyRequest, form: Format, ignored: Ignored) -> Sequence[Mappi
 
 
 def without_header(text: str, ignored: Ignored) -> str:
-    """A system prompt without a first line that is a header of HTTP. It may change from request to request, and then
-    nothing behind it would be in the cache."""
+    """Removes a first line that is an HTTP header from a system prompt. It may change with each request, which would
+    keep everything behind it out of the cache."""
     rest = text if ignored.strict else _HEADER.sub("", text)
     if rest is not text and rest != text:
         ignored.note("a header line in the system prompt", "it is addressed to the API, not to the model")
@@ -62,11 +62,12 @@ def _without_headers(messages: Sequence[Mapping[str, Any]], ignored: Ignored) ->
 
 
 def _content(content: Any, ignored: Ignored) -> Any:
-    """Parts that are left with nothing to say are left out, and one that stands alone is a text."""
+    """Removes headers from message content and drops parts that become empty. A single remaining part becomes a
+    string."""
     if isinstance(content, str):
         return without_header(content, ignored)
     if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
-        return content  # what is wrong with it is said later
+        return content  # the fault is reported later
     texts = [(part, without_header(part["text"], ignored) if "text" in part else "") for part in content]
     if all(text == part.get("text") for part, text in texts):
         return content
@@ -75,8 +76,8 @@ def _content(content: Any, ignored: Ignored) -> Any:
 
 
 def _reasoning(asked: ReplyRequest, home: ContextCore, ignored: Ignored) -> ReplyRequest:
-    """How much the model is to think, settled: for the template, where the request itself says nothing to it, and for
-    the generation."""
+    """Settles how much the model thinks: template variables, which the request's own override, and the budget of the
+    generation."""
     if home.chat.format.thought is None:
         if asked.thinking or asked.effort not in (None, "none"):
             ignored.leave_out("reasoning_effort", "the model does not reason")

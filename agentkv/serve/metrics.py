@@ -30,7 +30,7 @@ _SECONDS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
 class Metrics:
-    """What happened on one server since it began."""
+    """Counters and histograms of one server, since it started."""
 
     def __init__(self, server: Server) -> None:
         self._registry = CollectorRegistry()
@@ -51,12 +51,12 @@ class Metrics:
         )
 
     def text(self) -> bytes:
-        """All of them."""
+        """Returns all metrics in Prometheus' text format, encoded."""
         return generate_latest(self._registry)
 
 
 class _OfContext(Collector):
-    """Those of the Context and of admission, as they are when they are asked for."""
+    """Gauges and counters of the Context and of admission, read at each scrape."""
 
     def __init__(self, server: Server) -> None:
         self._server = server

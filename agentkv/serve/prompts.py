@@ -1,4 +1,4 @@
-"""Prompts that are being read: what a stream tells of them before the first token comes."""
+"""Prompts being prefilled, and what a stream reports before the first token."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from .._chat.rerender import PromptUpdate
     from .._context.prefill import PromptPrefill
 
-PROGRESS_SECONDS = 0.25  # how often a client that asks for it is told how far its prompt is
+PROGRESS_SECONDS = 0.25  # between progress reports to a client that wants them
 
 
 @dataclass(frozen=True, slots=True)
 class PromptBegun:
-    """A prompt that fits, and that the model begins to read.
+    """A prompt that fits and whose prefill begins.
 
     Attributes:
         tokens: of the prompt.
-        cached: so many of them are in the cache already.
+        cached: number of these that are in the cache already.
     """
 
     tokens: list[int]
@@ -29,25 +29,25 @@ class PromptBegun:
 
 
 Progress = Callable[[int], Awaitable[None]]
-"""Takes how many tokens of the prompt are read, those that were in the cache included."""
+"""Takes the number of prompt tokens prefilled so far, cached ones included."""
 
 Begin = Callable[[PromptBegun], Awaitable[Progress | None]]
-"""Tells that a prompt has begun, and returns what tells how far it is."""
+"""Called once when a prefill begins; returns the callback for its progress, or None."""
 
 
 async def untold(begun: PromptBegun) -> None:
-    """Nobody is told."""
+    """Ignores the beginning of a prompt and asks for no progress."""
 
 
 class Reading:
-    """One prompt, which may have to be begun again where others took its room: that is told once."""
+    """Prefill of one prompt. It may start again where others took its room; `begin` is called only once."""
 
     def __init__(self, begin: Begin) -> None:
         self._begin: Begin | None = begin
         self._progress: Progress | None = None
 
     async def finish(self, prompt: PromptPrefill, made: PromptUpdate) -> None:
-        """Returns once the prompt is read; raises what that failed with."""
+        """Waits until the prompt is prefilled and reports progress. Raises the error that the prefill failed with."""
         if self._begin is not None:
             begin, self._begin = self._begin, None
             self._progress = await begin(PromptBegun(made.added, prompt.reused))

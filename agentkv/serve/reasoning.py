@@ -1,4 +1,4 @@
-"""How much a model is to reason, as clients say it, and as a template and a generation take it."""
+"""Amount of reasoning, from the words of clients to template variables and generation options."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ EFFORTS: Mapping[str, Thinking] = {
     "xhigh": True,
     "max": True,
 }
-"""What each word for effort comes to, where the chat template has no such words of its own."""
+"""Thinking option of each effort, for chat templates without efforts of their own."""
 
 _EFFORT = "reasoning_effort"
 
 
 def reasoning_of(thinking: Thinking, effort: str | None, known: Container[str]) -> tuple[Thinking, dict[str, Any]]:
-    """How much a generation may reason, and variables for a template that knows these: one that knows efforts was
-    trained on them, and keeps to them by itself."""
+    """Returns the thinking option of the generation, and variables for the template. A template that knows efforts is
+    of a model trained on them, so that the effort sets no token budget."""
     meant = EFFORTS[effort] if thinking is None and effort is not None else thinking
     switches = template_switches(meant, known)
     if effort is None or _EFFORT not in known:

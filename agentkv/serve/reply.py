@@ -1,4 +1,4 @@
-"""One message of the model's on a branch, read while it is written."""
+"""One message of the model on a branch, parsed while it is generated."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """A token of a message, and how likely it was.
+    """A token of a message, and its log probability.
 
     Attributes:
-        spelled: its bytes; half a character is possible.
+        spelled: its bytes, possibly an incomplete UTF-8 character.
         logprob: natural logarithm of its probability.
-        top: the likeliest tokens in its place.
+        top: the likeliest tokens at its position.
     """
 
     spelled: bytes
@@ -48,7 +48,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class ReplyChunk:
-    """What came at one time: parts of the message, and the tokens that the content among them is made of."""
+    """Deltas of the message that arrive together, and the tokens of the content among them."""
 
     deltas: Sequence[Delta]
     likely: Sequence[TokenLogprob] = ()
@@ -59,14 +59,14 @@ Tell = Callable[[ReplyChunk], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A message that was written.
+    """A finished message.
 
     Attributes:
-        message: as the branch has it: calls have their ids.
-        generation: its tokens.
-        parts: of the message, in their order.
-        stopped_by: the stop string that ended it; None where another thing did.
-        reasoning_tokens: of its tokens, those that are reasoning.
+        message: the message as on the branch, with call ids.
+        generation: the generation behind it.
+        parts: chunks of the message, in order.
+        stopped_by: the stop string that ended it; None if it ended otherwise.
+        reasoning_tokens: number of its tokens that are reasoning.
     """
 
     message: Message
@@ -77,33 +77,32 @@ class Reply:
 
     @property
     def likely(self) -> list[TokenLogprob]:
-        """The tokens of its content."""
+        """Content tokens with their log probabilities."""
         return [likely for part in self.parts for likely in part.likely]
 
     @property
     def calls(self) -> bool:
-        """Does it call tools, each of them well written?"""
+        """Whether the message calls tools and each call is well-formed."""
         return bool(self.message.calls) and all(call.error is None for call in self.message.calls)
 
     @property
     def cut(self) -> bool:
-        """Did it end before the model was done?"""
+        """Whether the message ended before the model was done."""
         return self.generation.finish_reason in ("length", "context_full", "cancelled")
 
 
 async def generate_reply(branch: Branch, asked: ReplyRequest, tell: Tell | None = None) -> Reply:
-    """Has the model write a message, and tells of each part as it comes. All of it stays on the branch.
+    """Generates a message, and passes each chunk to `tell` as it comes. All of it stays on the branch.
 
-    Calls are told once they are complete, and their arguments are JSON, whatever the model's own spelling is.
-
-    What cannot be asked was refused before (`check_reply`). Raises as `Branch.generate` does.
+    Calls are reported once they are complete, with JSON arguments in place of the model's own syntax. `check_reply`
+    refuses invalid requests before. Raises as `Branch.generate` does.
     """
     reply = _ReplyWriter(branch, await _decided(branch, asked))
     return await (reply.whole() if tell is None else reply.streamed(tell))
 
 
 async def _decided(branch: Branch, asked: ReplyRequest) -> ReplyRequest:
-    """The same, without a call where the model says that no tool fits."""
+    """Rules out tool calls where the probability that a tool fits is below the threshold."""
     if asked.call_threshold is None or asked.choice != "auto" or not asked.tools:
         return asked
     probability = await call_probability(branch)
@@ -111,7 +110,7 @@ async def _decided(branch: Branch, asked: ReplyRequest) -> ReplyRequest:
 
 
 class _ReplyWriter:
-    """A message under way."""
+    """A message being generated."""
 
     def __init__(self, branch: Branch, asked: ReplyRequest) -> None:
         home = handle_of(branch).core
@@ -120,7 +119,7 @@ class _ReplyWriter:
         self._asked = asked
         self._spelled = home.chat.token_bytes
         special = home.chat.tokenizer.special_ids
-        # What is no part of the message: what ends it, and control tokens that stop strings spell.
+        # No part of the message: end tokens, and control tokens in stop strings.
         self._ends = frozenset(home.chat.tokenizer.eos_ids).union(i for i in special if self._in_stop(i))
         self._unsayable = self._ends | {-1}  # a stream's last text may come without a token
         self._control = frozenset(special) - self._ends
@@ -129,12 +128,12 @@ class _ReplyWriter:
         self._prefix = begun_reply(home, self._conversation, handle_of(branch).state.tokens)
         self._reasons = form.thought
         self._held = asked.held(form, self._prefix)
-        called = () if asked.choice == "none" else asked.tools  # else what looks like a call is text
+        called = () if asked.choice == "none" else asked.tools  # without tools, a call's syntax is text
         self._parser = home.chat.reply_parser(self._prefix, called)
         self._said = _text_of(TextDelta, self._parser.of_prefix)
         self._thought = _text_of(ReasoningDelta, self._parser.of_prefix)
         self._told: list[ReplyChunk] = []
-        self._unsaid: list[TokenLogprob] = []  # tokens whose text the parser holds back
+        self._unsaid: list[TokenLogprob] = []  # tokens whose text the parser still buffers
 
     async def whole(self) -> Reply:
         generation = await self._branch.generate(**self._how(), output=self._held, output_retries=0)
@@ -151,7 +150,7 @@ class _ReplyWriter:
         return self._written(generation)
 
     def _texts(self, generation: Generation, tokens: Sequence[Token]) -> Iterator[tuple[str, Sequence[Token]]]:
-        """What each token before the stop string adds to the text, and what the end does."""
+        """Yields the text that each token before the stop string adds, and the decoder's rest at the end."""
         left, _ = self._before_stop(generation)
         for token in tokens:
             piece = b"" if token.id in self._ends else self._bytes_of(token.id)[: max(left, 0)]
@@ -194,7 +193,7 @@ class _ReplyWriter:
         return self._part(self._parser.end())
 
     def _part(self, deltas: Iterable[Delta]) -> ReplyChunk:
-        """Tokens are of the content where content comes of them, else of what is around it."""
+        """Records a chunk. Pending tokens belong to its content if it has any, else to the markup around content."""
         parts = list(_told(deltas))
         said: list[TokenLogprob] = []
         if any(isinstance(delta, TextDelta) for delta in parts):
@@ -212,7 +211,7 @@ class _ReplyWriter:
         return Reply(self._message(parsed), generation, self._told, stopped_by, thought)
 
     def _message(self, parsed: ParsedMessage) -> Message:
-        """What is new of it. Its calls have the ids that the branch gives them."""
+        """The message without the beginning that was in the prompt. Calls get the ids that the branch gives them."""
         calls = tuple(
             ToolCall(call.name, call.arguments, self._conversation.call_id(index), call.error)
             for index, call in enumerate(parsed.calls)
@@ -224,12 +223,12 @@ class _ReplyWriter:
         return generation.top_logprobs or [()] * len(generation.tokens)
 
     def _in_stop(self, token: int) -> bool:
-        """Does a stop string spell the token?"""
+        """Returns whether a stop string contains the token's bytes."""
         spelled = self._bytes_of(token)
         return bool(spelled) and any(spelled in stop.encode() for stop in self._asked.stop)
 
     def _before_stop(self, generation: Generation) -> tuple[int, str | None]:
-        """Bytes of the message before the stop string that ended it, and that string."""
+        """Returns the message's length in bytes before the stop string that ended it, and that string."""
         pieces = [b"" if i in self._control else self._bytes_of(i) for i in generation.tokens]
         at, stopped_by = _stop_in(pieces, self._asked.stop if generation.finish_reason == "stop" else ())
         before = place = 0
@@ -242,7 +241,7 @@ class _ReplyWriter:
         return before, stopped_by
 
     def _marker(self, token: int) -> str:
-        """What a control token spells; the texts of a stream leave it out."""
+        """Text of a control token, which a stream's texts omit; empty for other tokens."""
         return self._bytes_of(token).decode("utf-8", "replace") if token in self._control else ""
 
     def _bytes_of(self, token: int) -> bytes:
@@ -253,17 +252,17 @@ class _ReplyWriter:
 
 
 class _Markers:
-    """Control tokens of a stream, whose texts leave them out: each gets its place between the texts, which may come
-    later than it does, where they may begin a stop string."""
+    """Inserts control tokens into a stream's texts, which omit them. Text may come later than its tokens where it may
+    begin a stop string, so markers wait for their position."""
 
     def __init__(self, reply: _ReplyWriter) -> None:
         self._reply = reply
-        self._waiting: deque[tuple[int, str]] = deque()  # behind so many characters
-        self._said = 0  # characters of the tokens so far
-        self._shown = 0  # of these, those that came
+        self._waiting: deque[tuple[int, str]] = deque()  # markers with their offsets in characters
+        self._said = 0  # characters of all tokens so far
+        self._shown = 0  # characters that have arrived as text
 
     def between(self, token: Token) -> str:
-        """The text that comes with a token, and the markers in it."""
+        """Returns the text that comes with a token, with the markers in it."""
         reply, text = self._reply, token.text
         parts: list[str] = []
         if marker := reply._marker(token.id):
@@ -280,8 +279,8 @@ class _Markers:
 
 
 def _told(deltas: Iterable[Delta]) -> Iterable[Delta]:
-    """Deltas with calls that are complete, each at once, and their arguments as JSON. A call that is cut short is not
-    told: nobody could run it, nor take back what was told of it."""
+    """Yields text and reasoning deltas, and each call once it is complete, with JSON arguments. Truncated calls are
+    omitted: they cannot run, and reported deltas cannot be taken back."""
     for delta in deltas:
         match delta:
             case TextDelta() | ReasoningDelta():
@@ -297,7 +296,8 @@ def _text_of(kind: type[TextDelta | ReasoningDelta], deltas: Iterable[Delta]) ->
 
 
 def _stop_in(pieces: Sequence[bytes], stop: Sequence[str]) -> tuple[int, str | None]:
-    """Where in the pieces the stop string begins that the last of them completes, and that string; else their end."""
+    """Returns the offset of the stop string that the last piece completes, and that string; else the total length and
+    None."""
     spelled, last = b"".join(pieces), len(pieces[-1]) if pieces else 0
     found = []
     for text in stop:

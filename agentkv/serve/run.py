@@ -1,4 +1,4 @@
-"""A server from the opening of its model to the last answer."""
+"""Runs a server from opening its model to its last response."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Listening(NamedTuple):
-    """Where a server listens, and how long it goes on when it is told to stop."""
+    """Address of a server, and how long it drains when it is stopped."""
 
     host: str
     port: int
@@ -47,14 +47,14 @@ async def run(
 ) -> None:
     """Serves a model until SIGINT or SIGTERM.
 
-    Raises as `Context.open` and `Context.load_all` do, and InvalidInput for an address that cannot be had.
+    Raises as `Context.open` and `Context.load_all` do, and InvalidInput for an address that cannot be bound.
 
     Args:
         model: what `Context.open` opens, with the options `how`.
-        settings: of the server.
-        warm: files of saved branches with messages: conversations that begin as they do go on from them.
-        listening: where.
-        trace: file that everything is recorded to; None for none.
+        settings: configuration of the server.
+        warm: files of saved branches with messages; conversations with the same beginning fork them.
+        listening: address, and the seconds for draining.
+        trace: file for a recording of the whole run; None for no recording.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     with bind_socket(listening.host, listening.port) as sock:
@@ -75,7 +75,7 @@ async def run(
 
 
 async def _loaded(context: Context, path: Path) -> Mapping[str, Branch]:
-    """The branches of a file; mapped, where they were saved so that they can be."""
+    """Loads the branches of a file, memory-mapped where its format allows."""
     try:
         branches = await context.load_all(path, shared=True)
     except (SnapshotMismatch, InvalidInput):
@@ -94,7 +94,7 @@ async def _serve(app: ASGIApp, server: Server, sock: socket.socket, drain_second
 
 
 async def _until_told(group: TaskGroup, http: uvicorn.Server, server: Server, drain_seconds: float) -> None:
-    """Drains the server at the first signal, and ends it at the second."""
+    """Drains the server at the first signal and stops it at the second."""
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async for _ in signals:
             if server.admission.draining:
@@ -113,6 +113,6 @@ async def _drain(http: uvicorn.Server, server: Server, seconds: float) -> None:
 
 
 def _say(text: str) -> None:
-    """On stdout, if anybody still reads it: the server goes on without."""
+    """Prints to stdout; a closed pipe does not stop the server."""
     with suppress(SystemExit, OSError):  # rich leaves by SystemExit where a pipe is broken
         stdout.print(text, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""What all doors of one server share: the Context, who may use it now, and the conversations that wait."""
+"""State shared by all protocols of one server: the Context, admission control, and cached conversations."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ T = TypeVar("T")
 
 
 class Prompted:
-    """A branch that holds a prompt. It is closed with its block, unless it is kept.
+    """A branch that ends with a prompt. It is closed with its block, unless `keep` caches it.
 
     Attributes:
         branch: with the prompt at its end.
-        cached: tokens of the prompt that were in the cache already.
-        messages: those that a client sent; nothing for a text.
+        cached: number of prompt tokens that were in the cache already.
+        messages: the messages that the client sent; empty for a text.
     """
 
     def __init__(self, server: Server, branch: Branch, cached: int, messages: Sequence[Mapping[str, Any]] = ()) -> None:
@@ -57,18 +57,18 @@ class Prompted:
         self.messages = messages
 
     def keep(self, name: str, *, promised: bool, note: object = None) -> None:
-        """It waits to be gone on with, under this name; `promised` to its client, or as long as there is room."""
+        """Caches the branch under this name: `promised` to its client, or only as long as there is room."""
         self._kept = True
         self._shelf.put(name, self.branch, promised=promised, note=note)
 
     def leave(self) -> None:
-        """The block has ended."""
+        """Closes the branch, unless it is cached."""
         if not self._kept:
             self.branch.close()
 
 
 class Server:
-    """One Context behind any number of protocols."""
+    """One Context behind any number of protocols; overflow policy of all its branches."""
 
     def __init__(self, context: Context, settings: Settings) -> None:
         self.context = context
@@ -77,18 +77,18 @@ class Server:
         self.shelf = ConversationCache(settings.most_kept, settings.offload)
         self.branches = Branches(settings.most_branches, settings.branch_seconds, settings.lease_seconds)
         self.began = int(time.time())
-        self._warm: dict[str, CachedConversation] = {}  # held as long as the server runs
+        self._warm: dict[str, CachedConversation] = {}  # kept open as long as the server runs
         self.metrics = Metrics(self)
         self.ignored = Ignored(self.metrics.ignored, settings.strict)
 
     @property
     def fingerprint(self) -> str:
-        """Of the model."""
+        """Short fingerprint of the model, in OpenAI's form."""
         return "fp_" + self.context.model_info.fingerprint.rpartition(":")[2][:12]
 
     def check_model(self, name: str, known: str | None = None) -> None:
-        """Raises Refused for a name that is not the model's. It answers to those that begin with `known` as well, by
-        which clients ask for a second model without being told to."""
+        """Raises ApiError for a name that is not the model's. Unless the server is strict, names that begin with
+        `known` pass as well: clients ask for a second model that nobody configured."""
         names = self.settings.names
         if name in names or self.settings.any_name:
             return
@@ -99,13 +99,14 @@ class Server:
         raise ApiError("missing", what, "model_not_found", "model")
 
     def checked(self, asked: ReplyRequest) -> ReplyRequest:
-        """The same, as far as the model can do it. Raises Refused for what it cannot."""
+        """Applies the server's settings and fits the request to the model. Raises ApiError for what the model cannot
+        do."""
         asked = replace(asked, call_threshold=self.settings.call_threshold)
         return fitted(asked, core_of(self.context), self.ignored)
 
     @asynccontextmanager
     async def admitted(self, headers: Mapping[str, str]) -> AsyncIterator[None]:
-        """A place for one request. Raises Refused, TimeoutError."""
+        """Admits one request for the length of a block. Raises ApiError and TimeoutError."""
         seconds = seconds_asked(headers.get("x-request-timeout"), self.settings.most_seconds)
         async with self.admission.place(seconds):
             yield
@@ -114,11 +115,11 @@ class Server:
     async def prompted(
         self, asked: ReplyRequest, after: CachedConversation | None = None, begin: Begin = untold
     ) -> AsyncIterator[Prompted]:
-        """A branch that holds what was asked, for the length of a block: it goes on from the tokens of `after`, or else
-        of a conversation that waits and begins alike. `begin` is called once nothing is wrong with what was asked, and
-        the prompt has room.
+        """A branch that ends with the request's prompt, for the length of a block. It continues `after`, or else the
+        longest cached conversation with the same beginning. `begin` is called once the request is checked and the
+        prompt has room.
 
-        Where the cache lacks room, conversations that wait give theirs up, or the request waits for another's end.
+        Where the cache lacks room, cached conversations give up theirs, or the request waits for another's end.
         """
         with error_param(asked.given_as):
             messages = checked_messages(asked.messages)
@@ -141,10 +142,10 @@ class Server:
 
     @asynccontextmanager
     async def begun(self, prompt: str | Sequence[int], given_as: str, begin: Begin = untold) -> AsyncIterator[Prompted]:
-        """A branch that holds a text, or token ids, for the length of a block: the parameter `given_as`. Makes room and
-        calls `begin` as `prompted` does.
+        """A branch that holds a text or token ids, for the length of a block; `given_as` names the parameter in errors.
+        Makes room and calls `begin` as `prompted` does.
 
-        Control tokens that the text spells are parsed: it is the client's own.
+        Control tokens in the text are parsed, since it is the client's own.
         """
         with error_param(given_as):
             try:
@@ -164,7 +165,8 @@ class Server:
         template: Mapping[str, Any] | None = None,
         reply: bool = True,
     ) -> list[int]:
-        """The tokens of a conversation, as a branch would have them; with `reply` the assistant speaks next.
+        """Token ids of a conversation, as a branch would have them; with `reply` the assistant's turn is opened behind
+        them.
 
         Raises InvalidInput.
         """
@@ -174,29 +176,28 @@ class Server:
         return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
 
     def remember(self, prompted: Prompted, asked: ReplyRequest, written: Reply) -> None:
-        """Keeps a conversation for a client that comes back with all of its messages, as long as there is room. Not
-        one whose branch holds more than its client was told: a stop string, half a call, or the space before a word
-        that was cut off."""
+        """Caches a conversation for a client that sends all of its messages again. Skipped if the branch holds more
+        than the client received: a stop string, half a call, or the space before a truncated word."""
         if written.stopped_by is not None or any(call.error is not None for call in written.message.calls):
             return
         if written.cut and written.generation.text != written.generation.text.rstrip():
             return
         messages, message = prompted.messages, written.message.as_openai()
-        if messages[-1]["role"] == "assistant":  # it went on with that
+        if messages[-1]["role"] == "assistant":  # the model continued that message
             message["content"] = text_of(messages[-1]).rstrip() + (message["content"] or "")
             messages = messages[:-1]
         names = prefix_keys([*messages, message], _about(asked.tools, asked.template))
         prompted.keep(names[-1], promised=False)
 
     def warm(self, branch: Branch) -> None:
-        """Holds a branch for all conversations that begin as it does."""
+        """Keeps a branch as long as the server runs, for all conversations with the same beginning."""
         conversation = handle_of(branch).state.conversation
-        error_param = _about(conversation.tools, conversation.template)
-        if names := prefix_keys([message.as_openai() for message in branch.messages], error_param):
+        given = _about(conversation.tools, conversation.template)
+        if names := prefix_keys([message.as_openai() for message in branch.messages], given):
             self._warm[names[-1]] = CachedConversation(branch, promised=True)
 
     async def with_room(self, verb: Callable[[], Awaitable[T]]) -> T:
-        """Runs a verb, and again each time that there is more room."""
+        """Runs a verb, and again after each time that room was made. Raises ApiError where the prompt can never fit."""
         while True:
             ended = self.admission.ended
             try:
@@ -204,7 +205,7 @@ class Server:
             except TooManyBranches:
                 if (
                     not (self.branches.close_idle() or self.shelf.free_branch())
-                    and self.admission.ended == ended  # nobody left meanwhile
+                    and self.admission.ended == ended  # no request ended meanwhile
                     and not await self.admission.another_leaves()
                 ):
                     raise
@@ -222,8 +223,8 @@ class Server:
             await anyio.lowlevel.checkpoint()
 
     async def make_room(self, room: Room) -> bool:
-        """The overflow policy of what is generated here: conversations that wait give up their cells, until one is
-        free. The first to go may share all of its cells with later turns."""
+        """Overflow policy of all generations: cached conversations give up their cells until some are free. The first
+        ones may share all of theirs with later turns, which frees none. Returns whether `room.cells` shrank."""
         lacked = room.cells
         while room.cells and await self._give_way():
             await room.refresh()
@@ -235,7 +236,7 @@ class Server:
     async def _made(
         self, asked: ReplyRequest, after: CachedConversation | None, calls_of: str
     ) -> tuple[PromptUpdate, int]:
-        """All tokens of the prompt, and how many of them are those of what it goes on from."""
+        """Returns all tokens of the prompt, and how many of them come from `after`."""
         try:
             if after is None:
                 return await self._prompt(asked, calls_of), 0
@@ -248,7 +249,7 @@ class Server:
     async def _read(
         self, made: PromptUpdate, begin: Begin, after: CachedConversation | None = None, kept: int = 0
     ) -> Prompted:
-        """A branch of these tokens, of which those are computed that the cache does not have."""
+        """Makes a branch of these tokens and prefills those that are not cached."""
         home, reading = core_of(self.context), Reading(begin)
         fork = None if after is None else await self._forked(after)
         source = None if fork is None else Source(fork.id, kept)
@@ -269,13 +270,13 @@ class Server:
         return prompted
 
     async def _forked(self, kept: CachedConversation) -> Branch | None:
-        """A fork, which holds its cells as long as it is there. None where it gave way to others meanwhile."""
+        """Forks a cached conversation, which pins its cells. Returns None if the conversation was closed meanwhile."""
         with suppress(BranchClosed):
             return await self.with_room(lambda: kept.branch.fork())
         return None
 
     async def _prompt(self, asked: ReplyRequest, calls_of: str, after: BranchState | None = None) -> PromptUpdate:
-        """The messages as tokens, behind which the assistant speaks."""
+        """Renders and tokenizes the messages, with the assistant's turn opened behind them."""
         return await core_of(self.context).chat.encoder.prompt(
             list(asked.messages),
             after=after,
@@ -286,7 +287,8 @@ class Server:
         )
 
     def _known(self, asked: ReplyRequest) -> tuple[ReplyRequest, CachedConversation | None]:
-        """What is still to be said to the longest conversation that waits and begins alike."""
+        """Finds the longest cached conversation with the same beginning; the returned request has only the messages
+        after it."""
         names = prefix_keys(asked.messages, _about(asked.tools, asked.template))
         for count in range(len(names) - 1, 0, -1):
             known = self.shelf.kept(names[count - 1]) or self._warm.get(names[count - 1])
@@ -297,7 +299,7 @@ class Server:
 
 
 def messages_of(branch: Branch) -> list[Mapping[str, Any]]:
-    """The messages of a branch, as templates get them."""
+    """Messages of a branch, as chat templates take them."""
     history = handle_of(branch).state
     return [
         entry.message for entry in history.conversation.with_reply(history.tokens, handle_of(branch).core.chat.reader)
@@ -305,7 +307,7 @@ def messages_of(branch: Branch) -> list[Mapping[str, Any]]:
 
 
 def _check_begun(asked: ReplyRequest) -> None:
-    """Raises Refused where a schema is to hold a message that its client has begun."""
+    """Raises ApiError for a schema together with a message that the client has begun."""
     last = asked.messages[-1]
     if asked.schema is not None and last["role"] == "assistant" and text_of(last).strip():
         raise ApiError(
@@ -316,7 +318,7 @@ def _check_begun(asked: ReplyRequest) -> None:
 
 
 def _too_long(error: Exception) -> ApiError:
-    """A prompt that does not fit into the cache, whatever else leaves it."""
+    """Error for a prompt that cannot fit into the cache."""
     return ApiError("invalid", advised(str(error)), "context_full")
 
 

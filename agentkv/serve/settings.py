@@ -1,4 +1,4 @@
-"""What a server is told when it starts."""
+"""Configuration of a server."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ class Settings:
 
     Attributes:
         names: what clients may call the model; the first one is its own.
-        any_name: may they call it anything else as well?
-        api_key: what clients must send; None lets everybody in.
+        any_name: whether any other name is accepted as well.
+        api_key: key that clients must send; None admits all of them.
         most_running: requests that the model works on at one time.
         most_waiting: requests that wait for their turn; further ones are refused with 429.
-        most_seconds: longest time of a request, waiting included; a client may ask for less by `X-Request-Timeout`.
-        most_bytes: of a request's body.
-        most_choices: `n` of a request.
-        most_kept: finished conversations that wait to be gone on with; the one used longest ago gives way.
-        most_branches: that clients hold by `/v1/branches`.
-        branch_seconds: one of these that is idle for longer may be closed.
-        lease_seconds: so may those of a lease that no connection holds, once all of them are idle for longer.
-        offload: folder for cells of these where the cache lacks room; None keeps them in memory.
+        most_seconds: longest time of a request in seconds, waiting included; clients may lower it by
+            `X-Request-Timeout`.
+        most_bytes: maximum size of a request's body, in bytes.
+        most_choices: maximum `n` of a request.
+        most_kept: maximum number of cached conversations; beyond it the least recently used is closed.
+        most_branches: maximum number of branches that clients hold through `/v1/branches`.
+        branch_seconds: idle time in seconds after which such a branch may be closed.
+        lease_seconds: the same for all branches of a lease without a connection, once each is idle for longer.
+        offload: folder for offloaded cells where the cache lacks room; None keeps them in memory.
         origins: web pages whose scripts may call the server (CORS); "*" for any.
-        hosts: names that requests may have in their Host header; none for any. What keeps pages from calling a server
-            of this machine by a name of their own (DNS rebinding).
-        call_threshold: as of `kv.Agent`, for each message that may call; None asks not.
-        strict: are requests refused for what asks for nothing, or changes no answer here? Else it is left out.
+        hosts: names that requests may have in their Host header; empty for any. They keep web pages from calling a
+            local server under a name of their own (DNS rebinding).
+        call_threshold: as in `kv.Agent`, for each message that may call tools; None disables the check.
+        strict: whether fields that change no answer are refused; else they are left out.
     """
 
     names: tuple[str, ...]

@@ -1,1 +1,1 @@
-"""`agentkv chat`: talking to a model in a terminal, on branches."""
+"""`agentkv chat`: chats with a model in a terminal, on branches."""

@@ -1,4 +1,4 @@
-"""An answer as it is written: markdown, drawn block by block."""
+"""Rendering of an answer in progress: markdown, drawn block by block."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rich.live import Live
 from rich.markdown import Markdown
 from rich.text import Text
 
-REDRAWN_S = 0.06  # least time between two drawings of what is being written
+REDRAWN_S = 0.06  # minimum seconds between two redraws of the last block
 
 
 class AnswerView:
-    """Shows a text that grows, for the length of a `with` block. Blocks that are complete (a paragraph, a list, code)
-    are printed for good; only the last one is drawn anew as it grows, so nothing that has scrolled away is touched.
+    """Shows a growing text for the length of a `with` block. Complete blocks (a paragraph, a list, code) are printed
+    for good; only the last one is redrawn as it grows, so that scrolled text is never touched.
 
-    `below` says what stands in the line below it, as long as it grows.
+    `below` returns the text of a status line under the growing block.
     """
 
     def __init__(self, console: Console, below: Callable[[], str] | None = None) -> None:
@@ -28,7 +28,7 @@ class AnswerView:
         self._below = below
         self._live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
         self._open = ""
-        self._thought = False  # is what is open what the model thinks?
+        self._thought = False  # whether the open block is reasoning
         self._drawn = 0.0
         self._parser = MarkdownIt().enable("table")
 
@@ -45,11 +45,11 @@ class AnswerView:
         self._live.stop()
 
     def add(self, text: str) -> None:
-        """More of it."""
+        """Appends text of the answer."""
         self._grow(text, thought=False)
 
     def think(self, text: str) -> None:
-        """More of what the model thinks before it."""
+        """Appends text of the reasoning."""
         self._grow(text, thought=True)
 
     def _grow(self, text: str, thought: bool) -> None:
@@ -63,12 +63,12 @@ class AnswerView:
             self._draw()
 
     def draw(self) -> None:
-        """Shows what stands below it, as it is now."""
+        """Redraws the last block and the status line."""
         if self._console.is_terminal:
             self._draw()
 
     def note(self, text: str) -> None:
-        """Lines of its own, behind what was written so far; all but the first are indented."""
+        """Prints lines of their own behind the text so far; all but the first are indented."""
         self._end_part()
         lines = _shown(text.rstrip("\n")).replace("\n", "\n   ")
         self._console.print(Text(lines, "dim"), soft_wrap=not self._console.is_terminal)
@@ -89,7 +89,7 @@ class AnswerView:
         self._live.update(growing, refresh=True)
 
     def _growing(self) -> Markdown | Text:
-        """The last block; of one that is higher than the screen its end."""
+        """Renderable of the last block, or its end if it is taller than the screen."""
         room = max(self._console.height - 3, 1)
         lines = self._open.splitlines()
         wrapped = sum(1 + len(line) // max(self._console.width, 1) for line in lines)
@@ -111,7 +111,7 @@ class AnswerView:
 
 
 def _markdown(text: str) -> Markdown:
-    """Without what `&#8238;` and its like stand for either."""
+    """Parses markdown and replaces control characters, those of entities such as `&#8238;` included."""
     drawn = Markdown(text)
     for block in drawn.parsed:
         for token in (block, *(block.children or ())):
@@ -120,5 +120,5 @@ def _markdown(text: str) -> Markdown:
 
 
 def _shown(text: str) -> str:
-    """Nothing that a terminal would obey."""
+    """Replaces characters that a terminal would interpret."""
     return "\n".join(printable(line.replace("\t", "    ")) for line in text.split("\n"))

@@ -1,4 +1,4 @@
-"""A chat from its first line to its last."""
+"""The loop of a chat, from its first line to its last."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ HOW_TO_LEAVE = "Ctrl-D or /quit leaves, /help lists commands"
 
 
 class InterruptHandler:
-    """Ctrl-C between prompts: ends what is under way, and nothing else. SIGTERM: ends all.
+    """Signal handler between prompts: Ctrl-C ends the running work only, SIGTERM the whole chat.
 
     Attributes:
-        terminated: was it SIGTERM?
+        terminated: whether SIGTERM arrived.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class InterruptHandler:
         self._scope: anyio.CancelScope | None = None
 
     async def watch(self, everything: anyio.CancelScope) -> None:
-        """Hears of signals, until it is cancelled."""
+        """Handles signals until it is cancelled; SIGTERM cancels `everything`."""
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             async for signum in signals:
                 if signum == signal.SIGTERM:
@@ -51,7 +51,7 @@ class InterruptHandler:
 
     @asynccontextmanager
     async def stoppable(self) -> AsyncIterator[anyio.CancelScope]:
-        """What is in the block ends with Ctrl-C."""
+        """Scope of work that Ctrl-C ends."""
         with anyio.CancelScope() as scope:
             self._scope = scope
             try:
@@ -61,7 +61,7 @@ class InterruptHandler:
 
 
 async def chat(talk: ChatSession, console: Console) -> None:
-    """Asks a person, until they leave. Raises SystemExit where SIGTERM ended it."""
+    """Prompts for lines until the user leaves. Raises SystemExit after SIGTERM."""
     from .keys import TypedAhead, keep_lines
     from .prompt import prompt_session
 
@@ -93,7 +93,7 @@ async def chat(talk: ChatSession, console: Console) -> None:
 
 
 async def chat_of_lines(talk: ChatSession, console: Console) -> None:
-    """Reads a line at a time from what is no terminal. Raises what goes wrong."""
+    """Reads lines from stdin without a terminal. Raises all errors."""
     async with await anyio.open_file(sys.stdin.fileno(), encoding="utf-8", errors="replace", closefd=False) as lines:
         async for line in lines:
             try:
@@ -106,9 +106,10 @@ async def chat_of_lines(talk: ChatSession, console: Console) -> None:
 async def respond(
     talk: ChatSession, line: str, console: Console, stop: InterruptHandler, typed: TypedAhead | None = None
 ) -> bool:
-    """Does a command, or has a message answered; without `typed` nobody is there to let tools run that ask first.
+    """Runs a command, or answers a message. Without `typed` there is nobody to approve tool calls, so those that ask
+    are denied.
 
-    False where it was stopped.
+    Returns False if it was stopped.
     """
     line = _SURROGATES.sub("\ufffd", line)  # bytes that are not UTF-8, as terminals pass them on
     async with stop.stoppable() as scope:
@@ -120,13 +121,13 @@ async def respond(
 
 
 def show(text: str, console: Console) -> None:
-    """What the chat itself says, in lines."""
+    """Prints the chat's own lines."""
     lines = "\n".join(map(printable, text.split("\n")))
     console.print(Text(lines, "dim"), soft_wrap=not console.is_terminal)
 
 
 def told(error: Exception) -> str:
-    """What it says, and the option of `agentkv chat` that it is about."""
+    """Error message, with the option of `agentkv chat` that it concerns."""
     match error:
         case ContextFull():
             return f"{error} (/close, --capacity)"
@@ -151,7 +152,7 @@ async def _answer(talk: ChatSession, message: str, console: Console, typed: Type
                         begun.add(call.id)
                         answer.note(f"-> {_spelled(call)}")
                     case events.CallFinished(call):
-                        if call.id not in begun:  # it does not run, and is told of all the same
+                        if call.id not in begun:  # a call that did not run has no CallStarted
                             answer.note(f"-> {_spelled(call)}")
                         answer.note(f"<- {call.name}: {call.content}")
                     case events.Retried(what, why):
@@ -163,7 +164,7 @@ async def _answer(talk: ChatSession, message: str, console: Console, typed: Type
 
 @contextmanager
 def _shown_with(typed: TypedAhead | None, console: Console) -> Iterator[AnswerView]:
-    """An answer, and below it how to stop it and what waits for its end."""
+    """View of an answer; its status line shows how to stop it, and the text typed ahead."""
     if typed is None:
         with AnswerView(console) as answer:
             yield answer

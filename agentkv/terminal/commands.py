@@ -1,4 +1,4 @@
-"""What a line that begins with `/` does."""
+"""Slash commands of a chat."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .session import ChatSession
 
 
 class Leave(Exception):
-    """The chat is over."""
+    """Ends the chat."""
 
 
 Words = Sequence[str]
@@ -23,13 +23,13 @@ Does = Callable[[ChatSession, Words], Awaitable[str]]
 
 @dataclass(frozen=True, slots=True)
 class SlashCommand:
-    """One command.
+    """A slash command.
 
     Attributes:
-        usage: its arguments, as help shows them.
-        help: what it does, in a line.
-        does: does it, and returns what to show.
-        least, most: how many words it takes.
+        usage: arguments, as help shows them.
+        help: description, in one line.
+        does: runs the command and returns the text to show.
+        least, most: limits of its number of arguments.
     """
 
     usage: str
@@ -40,12 +40,12 @@ class SlashCommand:
 
 
 async def run(talk: ChatSession, line: str) -> str:
-    """Does what a line says, and returns what to show. Raises Leave, AgentKVError, OSError."""
+    """Runs the command of a line and returns the text to show. Raises Leave, AgentKVError and OSError."""
     name, *rest = line.split(maxsplit=1)
     command = COMMANDS.get(name)
     if command is None:
         raise InvalidInput(f"there is no {name}; /help lists what there is")
-    words = rest if name == "/system" else _words(line, *rest)  # a prompt is a text, as it is
+    words = rest if name == "/system" else _words(line, *rest)  # a system prompt is taken verbatim
     if not command.least <= len(words) <= command.most:
         raise InvalidInput(f"usage: {name} {command.usage}".rstrip())
     return await command.does(talk, words)
@@ -170,7 +170,7 @@ COMMANDS = {
 
 
 async def loaded(talk: ChatSession, path: Path) -> str:
-    """Adds the branches of a file, and returns what to show. Raises as `Context.load_all` does."""
+    """Loads the branches of a file and returns the text to show. Raises as `Context.load_all` does."""
     names = await talk.load(path)
     lacking = talk.lacking()
     hint = f"\nit was begun with tools that are not here: {', '.join(lacking)} (--tools FILE.py)" if lacking else ""

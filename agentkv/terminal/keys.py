@@ -1,4 +1,4 @@
-"""What a person types while no prompt is there to read it."""
+"""Keys typed while no prompt reads them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from prompt_toolkit.output import Output
 MOST_BYTES = 1 << 16
 MOST_SHOWN = 60  # bytes
 PASTE_SECONDS = 2.0  # from one part of a paste to the next, at most
-_SEQUENCE = re.compile(r"\x1b(\[[0-9;]*[A-Za-z~]|.)?")  # of keys such as arrows
+_SEQUENCE = re.compile(r"\x1b(\[[0-9;]*[A-Za-z~]|.)?")  # escape sequences of keys such as arrows
 _PASTE_BEGINS, _PASTE_ENDS = b"\x1b[200~", b"\x1b[201~"
 
 
 class TypedAhead:
-    """What is typed while something else is shown. It waits for the next prompt of `source`, and can be seen meanwhile.
+    """Input typed while something else is shown; it goes to the next prompt of `source`, and can be shown meanwhile.
 
-    What is typed goes on as it was meant: Enter sends. What is pasted is text, whatever is in it, and waits to be sent.
-    It is read as it comes, so that a Ctrl-C behind it is heard.
+    Typed keys keep their meaning: Enter sends. A paste is text with all its line ends, and waits for Enter. Input is
+    read as it comes, so that a Ctrl-C behind it takes effect.
     """
 
     def __init__(self, source: Input, output: Output) -> None:
@@ -36,17 +36,17 @@ class TypedAhead:
         self._output = output
         self._typed = b""
         self._key = anyio.Event()
-        self.changed: Callable[[], None] = lambda: None  # called when there is more to be seen
+        self.changed: Callable[[], None] = lambda: None  # called when `shown` has changed
 
     @property
     def shown(self) -> str:
-        """The end of it, in one line."""
+        """End of the input, as one line."""
         text = _SEQUENCE.sub("", self._typed[-MOST_SHOWN:].decode(errors="replace"))
         return " ".join(text.split())
 
     @asynccontextmanager
     async def reading(self, group: TaskGroup) -> AsyncIterator[None]:
-        """For the length of a block. But for Ctrl-C and Ctrl-Z, keys wait."""
+        """Collects input for the length of a block; Ctrl-C and Ctrl-Z still work."""
         fd = self._source.fileno()
         before = termios.tcgetattr(fd)
         raw = termios.tcgetattr(fd)
@@ -68,7 +68,7 @@ class TypedAhead:
             termios.tcsetattr(fd, termios.TCSANOW, before)
 
     def drop(self) -> None:
-        """Nothing that waits is sent, nor what a paste still brings."""
+        """Discards pending input, including the rest of a paste."""
         fd = self._source.fileno()
         self._typed += _waiting(fd, self._typed)
         self._typed = b""
@@ -76,7 +76,7 @@ class TypedAhead:
         self.changed()
 
     async def says_yes(self, ask: Callable[[], None]) -> bool:
-        """Is the next key a `y`, once `ask` showed a question? What was typed before is no answer, and is dropped."""
+        """Discards earlier input, shows a question by `ask`, and returns whether the next key is `y`."""
         self.drop()
         self._key = anyio.Event()
         ask()
@@ -98,25 +98,25 @@ class TypedAhead:
             over.set()
 
     def _paste(self, on: bool) -> None:
-        """Are pasted texts told from typed ones?"""
+        """Turns bracketed paste on or off."""
         (self._output.enable_bracketed_paste if on else self._output.disable_bracketed_paste)()
         self._output.flush()
 
 
 def keep_lines(source: Input) -> None:
-    """What was entered before there was any prompt waits for the next one of `source`."""
+    """Passes input from before the first prompt on to the next prompt of `source`."""
     fd = source.fileno()
     before = termios.tcgetattr(fd)
     raw = termios.tcgetattr(fd)
-    raw[3] &= ~termios.ICANON  # a line that is not ended yet is to be had then
+    raw[3] &= ~termios.ICANON  # makes an unfinished line readable
     termios.tcsetattr(fd, termios.TCSANOW, raw)
     store_typeahead(source, _pressed(_waiting(fd).replace(b"\0", b"\x04")))  # as terminals keep Ctrl-D in lines
     termios.tcsetattr(fd, termios.TCSANOW, before)
 
 
 def _waiting(fd: int, before: bytes = b"") -> bytes:
-    """What was typed behind that: a terminal hands out some of it at a time, which may end anywhere. A paste that has
-    begun is waited for, as its end comes soon."""
+    """Reads the pending input behind `before`. Terminals deliver input in parts that may end anywhere, so an open paste
+    is awaited."""
     typed = b""
     while select.select([fd], [], [], PASTE_SECONDS if _in_paste(before + typed) else 0)[0]:
         if not (read := os.read(fd, MOST_BYTES)):

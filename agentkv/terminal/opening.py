@@ -1,4 +1,4 @@
-"""The Context of a chat, opened and closed, and what its user reads when old tokens are forgotten."""
+"""Opens and closes the Context of a chat, and reports forgotten tokens."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from .tools import CALCULATOR, tools_of
 
 @dataclass(frozen=True, slots=True)
 class AnnouncedDropOldest:
-    """Lets the oldest tokens go, as `kv.overflow.DropOldest` does, and says how many.
+    """Overflow policy: drops the oldest tokens as `kv.overflow.DropOldest` does, and prints how many.
 
     Attributes:
-        console: says it.
+        console: console for the message.
     """
 
     console: Console
 
     async def make_room(self, room: Room) -> bool:
-        """A chat goes on, though the oldest of it is forgotten."""
+        """Drops the oldest tokens and prints their number."""
         before = _held(room)
         made = await DropOldest().make_room(room)
         if gone := before - _held(room):
@@ -49,7 +49,7 @@ def _held(room: Room) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOptions:
-    """What `agentkv chat` was asked for; its options say what each is."""
+    """Options of `agentkv chat`, described in its help."""
 
     model: Path
     called: str
@@ -69,7 +69,7 @@ class ChatOptions:
 
 
 async def talking(how: ChatOptions) -> None:
-    """Opens the model, and chats. Raises as `Context.open` and `Context.load_all` do, InvalidInput."""
+    """Opens the model and runs the chat. Raises as `Context.open` and `Context.load_all` do, and InvalidInput."""
     own = [] if how.tools is None else tools_of(how.tools)
     on = [*([CALCULATOR] if how.calculator else []), *own]
     sampling = Sampling(temperature=how.temperature, seed=how.seed)

@@ -1,4 +1,4 @@
-"""Where a person types: history, several lines, completion of commands."""
+"""The prompt of a chat: history, multi-line input, completion of commands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HISTORY = "chat-history"
 
 
 def prompt_session(talk: ChatSession) -> PromptSession[str]:
-    """Enter sends, Alt-Enter (or Ctrl-J) begins a new line; what is pasted keeps its lines."""
+    """Makes the prompt: Enter sends, Alt-Enter (or Ctrl-J) begins a new line, pastes keep their lines."""
     keys = KeyBindings()
 
     @keys.add("enter")
@@ -45,23 +45,23 @@ def prompt_session(talk: ChatSession) -> PromptSession[str]:
 
 
 def _history() -> History:
-    """In the folder of agentkv's own files, readable by its owner; forgotten where nothing can be written."""
+    """History file in agentkv's folder, readable by its owner; in memory if that cannot be written."""
     try:
         folder = home()
         folder.mkdir(parents=True, exist_ok=True)
         path: Path = folder / HISTORY
         path.touch(mode=0o600)
-        path.open("ab+").close()  # it can be read and written, and is no folder
+        path.open("ab+").close()  # checks that it is a readable and writable file
     except Exception:
         return InMemoryHistory()
     return _History(path)
 
 
 class _History(FileHistory):
-    """One that a full disk does not end the chat for: what is not written is remembered until it ends."""
+    """History file that ignores write errors such as a full disk; its lines stay in memory."""
 
     def store_string(self, string: str) -> None:
-        """Writes it, where that can be done."""
+        """Appends a line to the file, if possible."""
         with suppress(OSError):
             super().store_string(string)
 
@@ -71,7 +71,7 @@ class _Commands(Completer):
         self._talk = talk
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
-        """Of commands, and of what may follow them."""
+        """Yields completions of commands and of their arguments."""
         line = document.text_before_cursor
         if not line.startswith("/") or "\n" in line:
             return

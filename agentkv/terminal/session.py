@@ -1,4 +1,4 @@
-"""A chat on named branches: what is done to them, whatever shows it."""
+"""State of a chat: named branches and the operations on them, independent of the terminal."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _NAME = re.compile(r"[^\s/]{1,40}")
 
 
 class ChatSession:
-    """Branches by name, one of them the current one, once it was begun or loaded.
+    """Branches by name, one of them current after `begin` or `load`.
 
     Args:
-        context: theirs.
-        agent: who answers on those that begin here.
-        tools: all tools that there are; those that the agent lacks are off.
+        context: Context of the branches.
+        agent: agent of new branches.
+        tools: all available tools; those that the agent lacks are off.
 
     Attributes:
         tools: by name.
@@ -44,17 +44,17 @@ class ChatSession:
         self._branches: NamedBranches[Agent[None, str]] = NamedBranches()
 
     async def begin(self) -> None:
-        """Goes on on the branch `main`, on which nothing was said yet."""
+        """Starts an empty branch `main` and makes it current."""
         self.current = self._branches.add("main", await self._agent.trunk(self.context), self._agent).name
 
     @property
     def branch(self) -> Branch:
-        """The current one."""
+        """The current branch."""
         return self._branches.get(self.current).branch
 
     @property
     def agent(self) -> Agent[None, str]:
-        """Who answers on the current branch."""
+        """The agent of the current branch."""
         return self._branches.get(self.current).data
 
     @property
@@ -64,30 +64,30 @@ class ChatSession:
 
     @property
     def names(self) -> list[str]:
-        """Of all branches, oldest first."""
+        """Names of all branches, oldest first."""
         return self._branches.names()
 
     def ask(self, message: str) -> AgentStream[str]:
-        """A turn on the current branch, which keeps what was read of it."""
+        """Starts a turn on the current branch. If it is stopped, the branch keeps the part that was read."""
         return self.agent.stream(self.branch, message, keep_partial=True)
 
     async def clear(self) -> None:
-        """Begins the current branch anew; the others stay."""
+        """Replaces the current branch by an empty one; the others stay."""
         await self._put(await self.agent.trunk(self.context), self.agent)
 
     async def fork(self, name: str | None = None) -> str:
-        """Goes on on a fork of the current branch, at no cost. Raises InvalidInput for a name that is taken."""
+        """Forks the current branch and makes the fork current. Raises InvalidInput for an invalid or taken name."""
         chosen = self._free(name)
         self._branches.add(chosen, await self.branch.fork(), self.agent, self.current)
         self.current = chosen
         return chosen
 
     def switch(self, name: str) -> None:
-        """Raises InvalidInput for a name that no branch has."""
+        """Makes another branch current. Raises InvalidInput for an unknown name."""
         self.current = self._branches.get(name).name
 
     async def rollback(self, turns: int) -> str:
-        """Takes back the last so many questions and what was answered; the first of these. Raises InvalidInput."""
+        """Takes back the last `turns` questions with their answers; returns the first of these. Raises InvalidInput."""
         asked = [message for message in self.branch.messages if message.role == "user"]
         if not asked:
             raise InvalidInput("nothing was asked on this branch that could be taken back")
@@ -97,26 +97,26 @@ class ChatSession:
         return asked[-turns].content
 
     async def close(self, name: str) -> None:
-        """Closes a branch that is not the current one. Raises InvalidInput."""
+        """Closes a branch. Raises InvalidInput for the current one and for an unknown name."""
         if name == self.current:
             raise InvalidInput("this is the current branch; /switch to another one first")
         await self._branches.close(name)
 
     def tree(self) -> list[tuple[int, str, Branch]]:
-        """How deep each branch is below the first ones, its name, and it; each behind its parent."""
+        """Depth, name and branch of all branches, each after its parent."""
         return [(depth, entry.name, entry.branch) for depth, entry in self._branches.tree()]
 
     async def instruct(self, system: str) -> int:
-        """Another system prompt, under which the conversation of the current branch is read again.
+        """Changes the system prompt of the current branch and prefills its conversation again.
 
-        Returns how many of its oldest messages do not fit any more.
+        Returns the number of its oldest messages that no longer fit.
         """
         return await self._become(replace(self.agent, instructions=system))
 
     async def turn(self, name: str, *, on: bool) -> int:
-        """Turns a tool of the current branch on or off; its conversation is read again. Raises InvalidInput.
+        """Turns a tool of the current branch on or off and prefills its conversation again. Raises InvalidInput.
 
-        Returns how many of its oldest messages do not fit any more.
+        Returns the number of its oldest messages that no longer fit.
         """
         if name not in self.tools:
             raise InvalidInput(f"there is no tool {name!r}; there are: {', '.join(self.tools) or 'none'}")
@@ -124,19 +124,20 @@ class ChatSession:
         return await self._become(replace(self.agent, tools=[*tools, self.tools[name]] if on else tools))
 
     def speculate(self, on: bool) -> None:
-        """Drafts from what was said before, or not; on all branches."""
+        """Turns prompt-lookup drafts on or off, on all branches."""
         strategy = spec.PromptLookup() if on else None
         self._agent = replace(self._agent, speculative=strategy)
         for entry in self._branches:
             entry.data = replace(entry.data, speculative=strategy)
 
     async def save(self, path: Path) -> Saved:
-        """All branches to one file, by their paths in the tree, the current one last. Raises as `Context.save` does."""
+        """Saves all branches to one file, by their paths in the tree, the current one last. Raises as `Context.save`
+        does."""
         entries = sorted(self._branches, key=lambda entry: entry.name == self.current)
         return await self.context.save(path, {self._branches.path(entry.name): entry.branch for entry in entries})
 
     async def load(self, path: Path) -> list[str]:
-        """Adds the branches of a file, and goes on with its last one. Raises as `Context.load_all` does."""
+        """Loads the branches of a file and makes its last one current. Raises as `Context.load_all` does."""
         loaded = await self.context.load_all(path)
         chosen: dict[str, str] = {}
         for at, branch in loaded.items():
@@ -149,7 +150,7 @@ class ChatSession:
         return list(chosen.values())
 
     def lacking(self) -> list[str]:
-        """Tools that the current branch tells its model of, and that are not here: of a branch that was loaded."""
+        """Tools in the prompt of the current branch that are not available here, as a loaded branch may have."""
         return [name for name in tools_in_prompt(self.branch) if name not in self.tools]
 
     def _agent_of(self, branch: Branch) -> Agent[None, str]:
@@ -168,7 +169,7 @@ class ChatSession:
         return len(said) - len(fitting)
 
     async def _put(self, fresh: Branch, agent: Agent[None, str]) -> None:
-        """In the place of the current branch, however soon this is cancelled."""
+        """Replaces the current branch and its agent, even if the caller is cancelled while the old one closes."""
         entry = self._branches.get(self.current)
         before, entry.branch, entry.data = entry.branch, fresh, agent
         await before.close()
@@ -184,7 +185,7 @@ class ChatSession:
 
 
 async def _read(branch: Branch, said: Sequence[Message]) -> Sequence[Message]:
-    """Has a branch read what was said, but for the oldest questions and answers that do not fit; returns what it read.
+    """Extends a branch by the messages, without the oldest turns that do not fit; returns the messages that it has.
 
     Raises ContextFull or PositionsExhausted where the last question does not fit.
     """
@@ -205,6 +206,6 @@ def _system(branch: Branch) -> str:
 
 
 def _whole(messages: Sequence[Message]) -> list[Message]:
-    """What was said, without an answer that was begun and is empty, which no template takes."""
+    """Messages without the system prompt and without empty answers, which no template takes."""
     said = (message for message in messages if message.role != "system")
     return [message for message in said if message.content or message.calls or message.role != "assistant"]

@@ -1,4 +1,4 @@
-"""Tools of a chat: one that is always there, and those of a Python file."""
+"""Tools of a chat: the calculator, and those of a Python file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MOST_CHARACTERS = 200
 
 
 def calculate(expression: str) -> dict[str, Any]:
-    """A sum, product, quotient ... of numbers. Raises Retry for anything else."""
+    """Computes an arithmetic expression of numbers. Raises Retry for anything else."""
     try:
         if len(expression) > MOST_CHARACTERS:
             raise ValueError(f"at most {MOST_CHARACTERS} characters")
@@ -63,9 +63,9 @@ CALCULATOR: Tool[None, ..., Any] = Tool(
 
 
 def tools_of(path: Path) -> list[Tool[None, ..., Any]]:
-    """What a Python file has at its top level that `kv.tool` made. Runs the file.
+    """Runs a Python file and returns the `kv.tool` objects at its top level.
 
-    Raises InvalidInput for one that cannot be run or has none.
+    Raises InvalidInput for a file that cannot run or has none.
     """
     spec = importlib.util.spec_from_file_location("agentkv_chat_tools", path)
     if spec is None or spec.loader is None:
@@ -83,7 +83,7 @@ def tools_of(path: Path) -> list[Tool[None, ..., Any]]:
 
 
 def _contained(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same, but that what would end the program fails the call alone."""
+    """Wraps a tool's function: SystemExit and KeyboardInterrupt fail the call only."""
     if inspect.iscoroutinefunction(function):
 
         @wraps(function)

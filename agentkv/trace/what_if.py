@@ -45,8 +45,8 @@ class WhatIf:
             call = story.call(name)
             self._override[call.turn, call.call] = content
             self._results[call.name, story.arguments(call)] = content
-            at, safe_str = self._entered(call)
-            self._changes[at] = safe_str
+            at, said = self._entered(call)
+            self._changes[at] = said
         self._changed: dict[int, ChangedBranch] = {}
 
     def _entered(self, call: CallEnded) -> tuple[int, int]:
@@ -67,10 +67,10 @@ class WhatIf:
     def takes(self, player: Player, index: int, record: AnyRecord) -> bool:
         """Is a record of a changed branch, and no affair of the replay's?"""
         if index in self._changes:
-            safe_str = self._story.records[self._changes[index]]
-            assert isinstance(safe_str, Conversed)
+            said = self._story.records[self._changes[index]]
+            assert isinstance(said, Conversed)
             player.follow(record)
-            self._begin(player, safe_str)
+            self._begin(player, said)
             return True
         branch = getattr(record, "branch", -1)
         if isinstance(record, Branched) and record.source in self._changed:
@@ -92,42 +92,42 @@ class WhatIf:
         for way in [*self._changed.values()]:
             self._note(player, way)
 
-    def _begin(self, player: Player, safe_str: Conversed) -> None:
-        conversation = conversation_of(self._story.values, safe_str.state)
-        tokens = player.logs[safe_str.branch][: conversation.base]
+    def _begin(self, player: Player, said: Conversed) -> None:
+        conversation = conversation_of(self._story.values, said.state)
+        tokens = player.logs[said.branch][: conversation.base]
         messages = [
             dict(entry.message)
             for entry in conversation.entries
             if entry.read is None and entry.start >= conversation.base
         ]
-        turn = max(t.turn for t in self._story.turns.values() if t.branch == safe_str.branch and t.at <= safe_str.at)
+        turn = max(t.turn for t in self._story.turns.values() if t.branch == said.branch and t.at <= said.at)
         for message in messages:
             message["content"] = self._override.get((turn, str(message.get("tool_call_id"))), message["content"])
         before = conversation.before
-        way = self._changed[safe_str.branch] = ChangedBranch(safe_str.branch, len(tokens), in_turn=True)
-        how = self._next_how(safe_str)
+        way = self._changed[said.branch] = ChangedBranch(said.branch, len(tokens), in_turn=True)
+        how = self._next_how(said)
 
         async def change() -> None:
-            await player.sync(safe_str.branch, array("i", tokens))
-            branch = player.branches[safe_str.branch]
+            await player.sync(said.branch, array("i", tokens))
+            branch = player.branches[said.branch]
             if before is not None:
                 handle_of(branch).state.set_conversation(before)
             way.live_from = len(branch)
             await branch.extend(messages)
             await self._turn(player, way, branch, how)
 
-        player.later(change, safe_str.branch, failed=way.stop)
+        player.later(change, said.branch, failed=way.stop)
 
-    def _next_how(self, safe_str: Conversed) -> GenerateParams | None:
+    def _next_how(self, said: Conversed) -> GenerateParams | None:
         """How the branch generates next."""
         return next(
             (
                 record.how
                 for record in self._story.records
                 if isinstance(record, JobBegan)
-                and record.branch == safe_str.branch
+                and record.branch == said.branch
                 and record.how
-                and record.at > safe_str.at
+                and record.at > said.at
             ),
             None,
         )

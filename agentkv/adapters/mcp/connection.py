@@ -1,4 +1,4 @@
-"""Tools of MCP servers, for agents: the connection, the tools, and their results as a model reads them."""
+"""Tools of MCP servers for agents: the connection, the tools, and their results as text for the model."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from .errors import ServerLost, ServerToolError
 
 
 def result_of(result: CallToolResult) -> Any:
-    """JSON where the server gave some, else text; what is neither is named, not dropped.
+    """Result of a call: JSON if the server sent some, else text. Content of other kinds is named in the text.
 
     Raises ServerToolError where the tool failed.
     """
@@ -67,7 +67,7 @@ DEFAULT_TIMEOUT = 60.0  # seconds
 MOST_NAME = 64  # characters
 _LOST = (CONNECTION_CLOSED,)
 _BROKEN = (OSError, anyio.ClosedResourceError, anyio.BrokenResourceError, anyio.EndOfStream, httpx2.HTTPError)
-_UNSAID = re.compile(r"[^A-Za-z0-9_.-]")  # what names of our tools have not
+_UNSAID = re.compile(r"[^A-Za-z0-9_.-]")  # characters that names of our tools cannot have
 
 
 @asynccontextmanager
@@ -79,25 +79,26 @@ async def connect(
     env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
 ) -> AsyncIterator[Connection]:
-    """A server's tools, for the length of an `async with` block: a toolset for `kv.Agent(toolsets=[...])`.
+    """Connects to a server for the length of an `async with` block; its tools are a toolset for
+    `kv.Agent(toolsets=[...])`.
 
-    A server that goes away in mid-call fails that call, and is started or reached again by the next. Its list of tools
-    is asked for before each turn, so changes of it are seen then.
+    A server lost during a call fails that call; the next one starts or connects to it again. Its tools are listed
+    before each turn, so that changes take effect then.
 
     Args:
         server: a command, whose process is started here and spoken to over its stdin and stdout; or an http or https
             URL (streamable HTTP).
-        timeout: seconds for a call, and for the server to come up; a process that did not has a few more to end.
-        prefix: put before the names of its tools, where those of several servers are alike.
+        timeout: seconds for a call, and for the server to come up; a process that does not has a few more to end.
+        prefix: prefix for the names of its tools, to tell those of several servers apart.
         env: environment variables for the process, beside a few that are safe to pass on.
-        cwd: its working directory.
+        cwd: working directory of the process.
 
     Raises:
-        InvalidInput: a `server` that is neither.
-        ServerLost: it does not come up, or its list of tools is none.
+        InvalidInput: `server` is neither a command nor a URL.
+        ServerLost: the server does not come up, or does not list its tools.
     """
     target = _target(server, env, cwd)
-    failure: Exception | None = None  # comes out as it is, not in a group
+    failure: Exception | None = None  # raised outside of the group, so not wrapped in an ExceptionGroup
     async with anyio.create_task_group() as group:
         connection = Connection(target, timeout, prefix, group)
         try:
@@ -112,7 +113,7 @@ async def connect(
 
 
 class Connection:
-    """The tools of one server. Made by `connect`; any number of agents and turns may use it at once."""
+    """Tools of one server. Made by `connect`; agents and turns may share it."""
 
     def __init__(self, target: str | StdioServerParameters, timeout: float, prefix: str, group: TaskGroup) -> None:
         """Private: use `connect`."""
@@ -128,14 +129,14 @@ class Connection:
         return f"<Connection to {self.name}>"
 
     async def tools(self) -> list[Tool[Any, ..., Any]]:
-        """Those that it has now. Raises ServerLost."""
+        """Lists the server's present tools. Raises ServerLost."""
         was_up = self._is_up
         try:
             return await self._listed()
         except ServerLost:
             if not was_up:
                 raise
-            return await self._listed()  # it may have gone since the last turn, and asking again harms nothing
+            return await self._listed()  # it may have gone since the last turn; listing is safe to repeat
 
     @property
     def _is_up(self) -> bool:
@@ -153,7 +154,7 @@ class Connection:
         return [self._tool(tool, name) for name, tool in self._by_names(listed).items()]
 
     def _by_names(self, listed: Sequence[ServerTool]) -> dict[str, ServerTool]:
-        """By what they are called here: names that other servers' tools may have, each once."""
+        """Tools by their local names: prefixed, valid for models, and unique."""
         named: dict[str, ServerTool] = {}
         for tool in {tool.name: tool for tool in listed}.values():
             if not tool.name:
@@ -178,7 +179,7 @@ class Connection:
         return Tool(name, tool.description or tool.title or "", schema, call, timeout=self._timeout)
 
     async def _client(self) -> Client:
-        """Of the session, which is opened where none is open."""
+        """Client of the open session; opens one if needed."""
         async with self._opening:
             if not self._is_up:
                 self._session = _Session(self._target, self.name)
@@ -190,7 +191,8 @@ class Connection:
 
     @contextmanager
     def _told(self, what: str) -> Iterator[None]:
-        """Errors of the server as ours. One that was lost is opened again when it is needed."""
+        """Translates errors of the server; `what` says what it failed to do. Ends a lost session, so that the next use
+        opens another."""
         session = self._session
         try:
             yield
@@ -212,7 +214,7 @@ class Connection:
 
     @contextmanager
     def _lost_if_late(self, session: _Session | None) -> Iterator[None]:
-        """A server that does not list its tools in time, and has nothing else to do, hangs: it is begun anew."""
+        """Ends the session if listing tools times out while no call runs: such a server hangs."""
         try:
             yield
         except TimeoutError:
@@ -227,10 +229,10 @@ class Connection:
 
 
 class _Session:
-    """One life of a connection, in a task of its own: whoever finds it broken can end it.
+    """One session of a connection, in a task of its own, so that any task can end it.
 
     Attributes:
-        calls: that are under way.
+        calls: number of running calls.
     """
 
     def __init__(self, target: str | StdioServerParameters, name: str) -> None:
@@ -276,7 +278,7 @@ def _under_way(session: _Session | None) -> Iterator[None]:
 def _target(
     server: str | Sequence[str], env: Mapping[str, str] | None, cwd: str | Path | None
 ) -> str | StdioServerParameters:
-    """Raises InvalidInput for what is no URL and no command."""
+    """Parses a URL or a command. Raises InvalidInput."""
     if isinstance(server, str) and server.startswith(("http://", "https://")):
         return server
     words = _words(server)
@@ -286,18 +288,18 @@ def _target(
 
 
 def _words(server: object) -> list[str]:
-    """Of a command; none for what is no command."""
+    """Words of a command; empty if it is none."""
     if isinstance(server, Sequence) and not isinstance(server, str | bytes):
         return list(server) if all(isinstance(word, str) for word in server) else []
     try:
         return shlex.split(server) if isinstance(server, str) else []
-    except ValueError:  # a quotation without its end
+    except ValueError:  # an unclosed quotation
         return []
 
 
 def _reason(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    if isinstance(error, MCPError) and str(error) == "Not Found":  # what the SDK makes of HTTP's 404
+    if isinstance(error, MCPError) and str(error) == "Not Found":  # the SDK's error for HTTP's 404
         return "there is nothing at this address; those of most servers end in /mcp"
     return str(error) or type(error).__name__

@@ -1,4 +1,4 @@
-"""What goes wrong between an agent and an MCP server."""
+"""Errors between an agent and an MCP server."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ class ServerLost(AgentKVError):
 
 
 class ServerToolError(AgentKVError):
-    """A server refuses a call, or its tool says what went wrong; the model reads it."""
+    """An MCP server refused a call, or its tool failed; the model reads the message."""

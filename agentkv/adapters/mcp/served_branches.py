@@ -1,4 +1,4 @@
-"""Branches that MCP clients call by names, and files of them."""
+"""Branches that MCP clients call by name, and files of saved ones."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
 
 
 class ServedBranches:
-    """Up to `most` branches of a Context, which number their names themselves.
+    """Up to `most` branches of a Context, under numbered names.
 
     Attributes:
-        folder: for files of saved ones; None for none.
+        folder: folder for saved branches; None for none.
     """
 
     def __init__(self, context: Context, most: int, folder: Path | None) -> None:
@@ -30,25 +30,25 @@ class ServedBranches:
         self._numbers = itertools.count(1)
 
     async def new(self, prompt: str | Sequence[ChatMessage] | None) -> NamedBranch[None]:
-        """Raises as `Context.branch` does."""
+        """Makes a branch. Raises as `Context.branch` does."""
         with self._branches.reserve(1):
             return self._put(await self._context.branch(prompt), None)
 
     async def forks(self, name: str, count: int) -> list[NamedBranch[None]]:
-        """Raises as `Branch.fork` does."""
+        """Forks a branch. Raises as `Branch.fork` does."""
         with self._branches.reserve(count):
             return [self._put(fork, name) for fork in await self.get(name).fork(count)]
 
     def get(self, name: str) -> Branch:
-        """Raises InvalidInput for a name that no branch has."""
+        """Returns a branch. Raises InvalidInput for an unknown name."""
         return self._branches.get(name).branch
 
     async def close(self, name: str) -> None:
-        """Frees it. Raises InvalidInput."""
+        """Closes a branch. Raises InvalidInput for an unknown name."""
         await self._branches.close(name)
 
     async def load(self, file: str) -> list[NamedBranch[None]]:
-        """The branches of a saved file. Raises as `Context.load_all` does."""
+        """Loads the branches of a saved file. Raises as `Context.load_all` does, and TooManyBranches."""
         with self._branches.reserve(1):
             loaded = list((await self._context.load_all(self.path(file))).values())
         try:
@@ -60,7 +60,7 @@ class ServedBranches:
         return [self._put(branch, None) for branch in loaded]
 
     def path(self, file: str) -> Path:
-        """Of a saved file. Raises InvalidInput for one outside of the folder."""
+        """Path of a saved file. Raises InvalidInput for one outside of the folder."""
         if self.folder is None:
             raise InvalidInput("this server saves nothing: start it with --saves FOLDER")
         if not _FILE_NAME.fullmatch(file):
@@ -70,7 +70,7 @@ class ServedBranches:
         return self.folder / file
 
     def tree(self) -> str:
-        """All of them, each below the one that it was forked from."""
+        """Text that lists all branches, each below its parent."""
         lines = []
         for depth, entry in self._branches.tree():
             end = " ".join(entry.branch.text[-60:].split())

@@ -1,4 +1,4 @@
-"""Branches as tools of an MCP server: an agent elsewhere thinks on a model here, with forks and rollbacks."""
+"""Branches as tools of an MCP server, so that an agent elsewhere works on a model here, with forks and rollbacks."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from .served_branches import ServedBranches
 
 
 class Held(TypedDict):
-    """A branch, and how much it holds."""
+    """A branch and its number of tokens."""
 
     branch: Annotated[str, Field(description="Name of the branch.")]
     tokens: Annotated[int, Field(description="How many tokens it holds now; rollback takes such a number.")]
 
 
 class Written(Held):
-    """What the model wrote."""
+    """Text that the model wrote, and the branch after it."""
 
     text: str
     finish_reason: FinishReason
@@ -38,7 +38,7 @@ class Written(Held):
 
 
 class Chosen(TypedDict):
-    """The likeliest of some choices."""
+    """The likeliest of the given choices."""
 
     index: Annotated[int, Field(description="Its place among the choices, from 0 on.")]
     text: str
@@ -62,7 +62,7 @@ class BranchTools:
         self._branches = branches
 
     def tools(self) -> list[Tool]:
-        """Those of every server, and where files have a folder those of files."""
+        """Tools of the server; those for files only if there is a folder."""
         verbs: list[Callable[..., Awaitable[Any]]] = [
             self.new_branch,
             self.extend,
@@ -167,7 +167,7 @@ class BranchTools:
 
 
 def branch_server(branches: ServedBranches) -> MCPServer:
-    """The verbs of branches as tools. Errors of theirs are results that say what to do."""
+    """Makes an MCP server with the verbs of branches as tools. SDK errors become results that say what to do."""
     tools = BranchTools(branches).tools()
     return MCPServer(
         "agentkv", version=version("agentkv-sdk"), instructions=_INSTRUCTIONS, log_level="WARNING", tools=tools
@@ -175,7 +175,7 @@ def branch_server(branches: ServedBranches) -> MCPServer:
 
 
 def _strict(tool: Tool) -> Tool:
-    """Refuses arguments that it does not know, which the SDK leaves out."""
+    """Makes a tool refuse unknown arguments, which the SDK ignores."""
     model = tool.fn_metadata.arg_model
     model.model_config["extra"] = "forbid"
     model.model_rebuild(force=True)
@@ -188,14 +188,14 @@ def _told_why(verb: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
     async def telling(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return await verb(*args, **kwargs)
-        except AgentKVError as error:  # of other errors the SDK tells clients nothing
+        except AgentKVError as error:  # the MCP SDK hides the messages of other errors
             raise ToolError(str(error)) from error
 
     return telling
 
 
 def _prompt(text: str | None, messages: list[dict[str, Any]] | None) -> str | list[ChatMessage] | None:
-    """Raises InvalidInput for both."""
+    """The prompt of a call; None for an empty one. Raises InvalidInput if both are given."""
     if text is not None and messages is not None:
         raise InvalidInput("text and messages are given, but a branch reads one of them at a time")
     return text if messages is None else list(messages)

@@ -1,6 +1,6 @@
-"""An MCP server of branches, from the opening of its model to its last request.
+"""Runs an MCP server of branches, from opening its model to its last request.
 
-Over stdin and stdout it ends with a signal, or when either of them closes.
+Over stdio it ends with a signal, or when stdin or stdout closes.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from .server import branch_server
 
 
 async def over_stdio(server: MCPServer) -> None:
-    """Serves one client, until it hangs up, Ctrl-C or SIGTERM.
+    """Serves one client until it disconnects, Ctrl-C or SIGTERM.
 
-    The SDK's own reader of stdin cannot be cancelled: it would hold the process until its client hangs up.
+    The SDK's own reader of stdin cannot be cancelled: it would keep the process alive until the client disconnects.
     """
     lines: Any = _stdin_lines()
     lowlevel = server._lowlevel_server  # what the SDK's `run_stdio_async` runs
@@ -59,7 +59,7 @@ async def _cancel_on(signals: Any, scope: anyio.CancelScope) -> None:
 
 
 def _stdin_lines() -> MemoryObjectReceiveStream[str]:
-    """From a thread that is left behind where nobody waits for more."""
+    """Lines of stdin, read by a daemon thread that outlives the server."""
     sending, lines = anyio.create_memory_object_stream[str](math.inf)
     token = current_token()
 
@@ -76,17 +76,17 @@ def _stdin_lines() -> MemoryObjectReceiveStream[str]:
 async def serve_branches(
     model: Path | None, http: str | None, capacity: int, most: int, saves: Path | None, threads: int | None
 ) -> None:
-    """Serves until its client hangs up, Ctrl-C or SIGTERM.
+    """Serves branches of a model until the client disconnects, Ctrl-C or SIGTERM.
 
-    Raises as `Context.open` does, and InvalidInput for an address that is none.
+    Raises as `Context.open` does, and InvalidInput for an invalid address.
 
     Args:
         model: what `Context.open` opens; None for nano.
         http: address to listen on, as "host:port"; None for stdin and stdout.
         capacity: cells of the cache.
-        most: branches at one time.
-        saves: folder for saved branches, made where it is missing; None for none.
-        threads: of the model.
+        most: maximum number of branches at a time.
+        saves: folder for saved branches, created if missing; None for no saving.
+        threads: number of the model's threads.
     """
     address = None if http is None else _address(http)
     if saves is not None:
@@ -115,7 +115,7 @@ async def _over_http(server: MCPServer, host: str, port: int) -> None:
 
 
 def _is_worth_saying(record: logging.LogRecord) -> bool:
-    """All but tracebacks of clients that went in the middle of their request."""
+    """Whether a record is logged: tracebacks of clients that disconnect during their request are not."""
     return record.exc_info is None or not isinstance(record.exc_info[1], ClientDisconnect)
 
 

@@ -1,1 +1,1 @@
-"""Anthropic's protocol."""
+"""Protocol of Anthropic's Messages API."""

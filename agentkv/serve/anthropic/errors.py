@@ -25,7 +25,7 @@ class AnthropicErrors:
     """`{"type": "error", "error": {"type", "message", "details"}, "request_id"}`, for one request.
 
     Attributes:
-        request_id: its name, which every response has in the header `request-id`.
+        request_id: identifier of the request, which each response has in the header `request-id`.
     """
 
     ping = b'event: ping\ndata: {"type": "ping"}\n\n'
@@ -35,15 +35,15 @@ class AnthropicErrors:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Of every response."""
+        """Headers of each response."""
         return {"request-id": self.request_id}
 
     def error_response(self, error: ApiError) -> Response:
-        """As the whole response."""
+        """Returns the error as a whole response."""
         return JSONResponse(self._shape(error), error.status, headers={**error.headers, **self.headers})
 
     def error_event(self, error: ApiError) -> tuple[str, str | None]:
-        """In a stream that has begun."""
+        """Returns the error as an event, data and name, in a stream that has begun."""
         return json.dumps(self._shape(error)), "error"
 
     def _shape(self, error: ApiError) -> dict[str, object]:

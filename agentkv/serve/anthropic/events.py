@@ -1,4 +1,4 @@
-"""Messages of the model's in the shape of Anthropic's API: whole, and as the events of a stream."""
+"""Messages of the model in the shape of Anthropic's API: whole, and as events of a stream."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ENDED: dict[str, StopReason] = {"length": "max_tokens", "context_full": "model_
 
 
 def blocks_of(message: Message) -> list[ContentBlock]:
-    """The content of a message. Calls that were cut short are left out."""
+    """Content blocks of a message. Truncated calls are left out."""
     blocks: list[ContentBlock] = []
     if message.reasoning:
         blocks.append(_thinking(message.reasoning))
@@ -42,7 +42,7 @@ def blocks_of(message: Message) -> list[ContentBlock]:
 
 
 def stop_of(written: Reply) -> dict[str, Any]:
-    """Why a message ended: `stop_reason` and `stop_sequence`."""
+    """Reason for the end of a message: `stop_reason` and `stop_sequence`."""
     reason: StopReason = "tool_use" if written.calls else "end_turn"
     if written.stopped_by is not None:
         reason = "stop_sequence"
@@ -53,15 +53,15 @@ def stop_of(written: Reply) -> dict[str, Any]:
 
 
 class Blocks:
-    """The content of a message as events: one block after another, each closed before the next is opened."""
+    """Content of a message as events: one block after another, each closed before the next opens."""
 
     def __init__(self, name_call: Callable[[int], str]) -> None:
         self._name_call = name_call  # gives calls their ids; they are counted from 0
-        self._kind: object = None  # of the open block
+        self._kind: object = None  # type of the open block; None if none is open
         self._index = -1
 
     def of(self, delta: Delta) -> Iterator[BaseModel]:
-        """What one delta adds."""
+        """Yields the events that one delta adds."""
         match delta:
             case TextDelta(text):
                 yield from self._more(TextBlock(type="text", text=""), TextPiece(type="text_delta", text=text))
@@ -74,7 +74,7 @@ class Blocks:
                 yield self._delta(InputJSONDelta(type="input_json_delta", partial_json=text))
 
     def end(self) -> Iterator[BaseModel]:
-        """Closes the open block."""
+        """Closes the open block, if there is one."""
         if self._kind is not None:
             self._kind = None
             yield RawContentBlockStopEvent(type="content_block_stop", index=self._index)

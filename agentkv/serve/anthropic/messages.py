@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 
 def asked_of(server: Server, body: CountRequest) -> ReplyRequest:
-    """What a client asks of this model. Raises Refused, also for a thought that leaves nothing for an answer; in a
-    strict server where one is to think that does not."""
+    """The request, fitted to the model. Raises ApiError, also for a thinking budget that leaves no tokens for an answer
+    and, on a strict server, for thinking by a model that does not reason."""
     if core_of(server.context).chat.format.thought is not None:
         body.check_budget()
         return server.checked(body.asked())
@@ -49,7 +49,7 @@ def asked_of(server: Server, body: CountRequest) -> ReplyRequest:
 
 
 async def count_tokens(server: Server, request: Request) -> Response:
-    """The endpoint: what `usage` of the same request would say of its prompt."""
+    """`POST /v1/messages/count_tokens`: number of prompt tokens that `usage` of the same request would report."""
     body = await read_body(server, request, CountRequest)
     server.check_model(body.model, known="claude-")
     asked, errors = asked_of(server, body), AnthropicErrors()
@@ -63,7 +63,7 @@ async def count_tokens(server: Server, request: Request) -> Response:
 
 
 async def create_message(server: Server, request: Request) -> Response:
-    """The endpoint."""
+    """`POST /v1/messages`: a conversation in, one message out."""
     body = await read_body(server, request, MessageRequest)
     server.check_model(body.model, known="claude-")
     errors = AnthropicErrors()
@@ -74,7 +74,7 @@ async def create_message(server: Server, request: Request) -> Response:
 
 
 class _Message:
-    """One request under way."""
+    """One request being answered."""
 
     def __init__(self, server: Server, body: MessageRequest, request: Request, errors: AnthropicErrors) -> None:
         self._server = server
@@ -85,7 +85,7 @@ class _Message:
         self._id = f"msg_{secrets.token_hex(12)}"
 
     async def whole(self) -> Response:
-        """The message, once it is whole."""
+        """Responds with the finished message."""
         async with self._server.admitted(self._headers), self._server.prompted(self._asked) as prompted:
             usage = _usage(len(prompted.branch), prompted.cached)
             written = await generate_reply(prompted.branch, self._asked)
@@ -95,7 +95,7 @@ class _Message:
         return JSONResponse(message.model_dump(mode="json", exclude_unset=True), headers=self._errors.headers)
 
     async def stream(self, emit: Emit) -> None:
-        """The message as it comes."""
+        """Emits the message as it is generated."""
 
         async def send(*events: BaseModel) -> None:
             for event in events:
@@ -129,7 +129,8 @@ class _Message:
 
 
 def _usage(prompt: int, cached: int) -> Usage:
-    """What the protocol calls input is the rest of the prompt: what was in the cache counts apart."""
+    """Token usage of a prompt. The protocol's `input_tokens` leaves out the cached ones, which are counted
+    separately."""
     cached = min(cached, prompt)
     return Usage(
         input_tokens=prompt - cached, cache_creation_input_tokens=0, cache_read_input_tokens=cached, output_tokens=0

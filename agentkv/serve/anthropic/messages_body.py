@@ -1,6 +1,6 @@
-"""Bodies of `POST /v1/messages` and `/v1/messages/count_tokens`, and the blocks of their messages.
+"""Bodies of `POST /v1/messages` and `/v1/messages/count_tokens`, and the content blocks of their messages.
 
-A conversation goes on in OpenAI's form, which chat templates take.
+Conversations are translated into OpenAI's form, which chat templates take.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from ..openai.chat_body import definition_of
 
 
 class CacheControl(Body):
-    """Where a prefix ends that is to be cached. Every prefix is, so it changes nothing."""
+    """End of a prefix to cache. Each prefix is cached anyway, so it changes nothing."""
 
     type: Literal["ephemeral"]
     ttl: Literal["5m", "1h"] | None = None
 
 
 class Block(Body):
-    """A part of a message."""
+    """A content block of a message."""
 
     cache_control: CacheControl | None = None
 
 
 class Text(Block):
-    """Text."""
+    """A text block."""
 
     type: Literal["text"]
     text: str
@@ -44,23 +44,23 @@ class Text(Block):
 
 
 class Caller(Body):
-    """Who called: the model itself."""
+    """Caller of a tool: the model itself."""
 
     type: Literal["direct"]
 
 
 class ToolUse(Block):
-    """A call of a tool that the model made."""
+    """A tool call of the model."""
 
     type: Literal["tool_use"]
     id: Annotated[str, Field(min_length=1)]
     name: Annotated[str, Field(min_length=1)]
-    input: Any = None  # an object, but for what other makers write
+    input: Any = None  # an object; other servers' models may have written anything
     caller: Caller | None = None
 
 
 class Thinking(Block):
-    """What the model thought. Its signature says nothing here: thoughts are plain text."""
+    """Reasoning of the model. Its signature has no meaning here: reasoning is plain text."""
 
     type: Literal["thinking"]
     thinking: str
@@ -72,11 +72,11 @@ def _blocks(content: Any) -> Any:
 
 
 Texts: TypeAlias = Annotated[list[Text], BeforeValidator(_blocks)]
-"""Text, or blocks of it."""
+"""A string, or text blocks."""
 
 
 class ToolResult(Block):
-    """What a tool returned, or why it failed."""
+    """Result or error of a tool call."""
 
     type: Literal["tool_result"]
     tool_use_id: str
@@ -95,16 +95,16 @@ class Message(Body):
 
 
 Placed = tuple[str, Block]
-"""A block, and where in the request it stands."""
+"""Path of a block in the request, and the block."""
 
 
 def openai_messages(system: Sequence[Text], messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """The conversation, in OpenAI's form. Several messages of one role in a row are one.
+    """Translates the conversation into OpenAI's form. Adjacent messages of one role are joined.
 
-    Raises Refused for blocks where they cannot stand, results without a call, and calls without a result.
+    Raises ApiError for misplaced blocks, results without a call, and calls without a result.
     """
     made = [_text("system", system)] if system else []
-    asked: dict[str, str] = {}  # calls that wait for their result, and where they stand
+    asked: dict[str, str] = {}  # ids of calls without a result yet, and their paths
     for role, turn in groupby(enumerate(messages), key=lambda each: each[1].role):
         blocks = [placed for index, message in turn for placed in _placed(index, message)]
         if role == "assistant":
@@ -127,7 +127,7 @@ def _placed(index: int, message: Message) -> list[Placed]:
 
 
 def _assistant(blocks: Sequence[Placed], asked: dict[str, str]) -> dict[str, Any]:
-    """Notes in `asked` what it calls."""
+    """Translates an assistant's turn; its calls are added to `asked`."""
     thoughts, texts, calls = [], [], []
     for where, block in blocks:
         match block:
@@ -148,7 +148,7 @@ def _assistant(blocks: Sequence[Placed], asked: dict[str, str]) -> dict[str, Any
 
 
 def _others(role: str, blocks: Sequence[Placed], asked: dict[str, str]) -> list[dict[str, Any]]:
-    """Results of tools are messages of their own; their calls leave `asked`."""
+    """Translates a turn of another role. Tool results become messages of their own, and their calls leave `asked`."""
     made = []
     for kind, run in groupby(blocks, key=lambda placed: type(placed[1])):
         if kind is Text:
@@ -170,7 +170,8 @@ def _result(role: str, where: str, block: Block, asked: dict[str, str]) -> dict[
 
 
 def _text(role: str, blocks: Sequence[Block]) -> dict[str, Any]:
-    """A block of text is the same as the text: clients mark now this one and now that one for the cache."""
+    """Message of text blocks. A single block becomes a string, so that cache marks on changing blocks do not change the
+    prompt."""
     texts = [block.text for block in blocks if isinstance(block, Text)]
     parts = [{"type": "text", "text": text} for text in texts]
     return {"role": role, "content": texts[0] if len(texts) == 1 else parts}
@@ -181,21 +182,21 @@ Count = Annotated[int, Field(ge=1, lt=2**31)]
 
 
 class Tool(Body):
-    """A tool of the client's own."""
+    """A tool that the client runs."""
 
-    type: Literal["custom"] | None = None  # first: others than the client's own are refused by this name
+    type: Literal["custom"] | None = None  # first: errors about foreign tools name this field
     name: ToolName
     description: str | None = None
     input_schema: dict[str, Any]
     cache_control: CacheControl | None = None
-    strict: bool | None = None  # calls are always held to their schema
+    strict: bool | None = None  # calls are always constrained to their schema
     eager_input_streaming: bool | None = None  # a call always comes once it is complete
     defer_loading: Literal[False] | None = None
     allowed_callers: list[Literal["direct"]] | None = None
 
 
 class Choosing(Body):
-    """Whether tools are called."""
+    """Whether the model calls tools."""
 
     type: Literal["auto", "any", "none"]
     disable_parallel_tool_use: bool = False
@@ -210,20 +211,20 @@ class ChoosingOne(Body):
 
 
 class ThinkingOff(Body):
-    """The model answers at once."""
+    """No reasoning."""
 
     type: Literal["disabled"]
 
 
 class ThinkingOn(Body):
-    """The model thinks first, as long as it likes within `max_tokens`."""
+    """Reasoning without a budget of its own, within `max_tokens`."""
 
     type: Literal["adaptive"]
-    display: Literal["summarized"] | None = None  # what it thought is shown whole
+    display: Literal["summarized"] | None = None  # reasoning is shown whole
 
 
 class ThinkingBounded(Body):
-    """The model thinks for so many tokens at most."""
+    """Reasoning of at most `budget_tokens` tokens."""
 
     type: Literal["enabled"]
     budget_tokens: Count
@@ -231,32 +232,32 @@ class ThinkingBounded(Body):
 
 
 class Format(Body):
-    """What the text of the answer is."""
+    """Format of the answer's text."""
 
     type: Literal["json_schema"]
     schema_: Annotated[dict[str, Any], Field(alias="schema")]
 
     def schema_of_content(self) -> Mapping[str, Any]:
-        """Raises Refused for a schema that a grammar cannot hold."""
+        """JSON schema of the content. Raises ApiError for a schema that no grammar can express."""
         with error_param("output_config.format"):
             return JsonSchema(self.schema_).schema
 
 
 class OutputConfigBody(Body):
-    """Of the answer."""
+    """Effort and format of the answer."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: Format | None = None
 
 
 class Metadata(Body):
-    """Of the request; it is taken and not used."""
+    """Metadata of the request; accepted and not used."""
 
     user_id: str | None = None
 
 
 class CountRequest(Body):
-    """A conversation, whose tokens are counted."""
+    """A conversation whose tokens are counted."""
 
     model: str
     messages: Annotated[list[Message], Field(min_length=1)]
@@ -269,11 +270,11 @@ class CountRequest(Body):
 
     @property
     def effort(self) -> str | None:
-        """How much the model is to think, and to say."""
+        """Effort that the model spends on reasoning and answer; None if unset."""
         return None if self.output_config is None else self.output_config.effort
 
     def asked(self) -> ReplyRequest:
-        """What it asks of the model. Raises Refused, also for a schema that a grammar cannot hold."""
+        """The request, independent of the protocol. Raises ApiError, also for a schema that no grammar can express."""
         choice = self.tool_choice
         form = None if self.output_config is None else self.output_config.format
         return ReplyRequest(
@@ -287,7 +288,8 @@ class CountRequest(Body):
         )
 
     def check_budget(self) -> None:
-        """Raises Refused where the thought leaves nothing for an answer. Here there is none."""
+        """Raises ApiError where the thinking budget leaves no tokens for an answer. Without `max_tokens` there is no
+        limit."""
 
     def _thinking(self) -> ThinkingOption:
         match self.thinking:
@@ -301,7 +303,7 @@ class CountRequest(Body):
 
 
 class MessageRequest(CountRequest):
-    """What a client asks for. Fields that change nothing here, such as `metadata`, are taken and not used."""
+    """A request for a message. Fields that change nothing here, such as `metadata`, are accepted and not used."""
 
     max_tokens: Count
     temperature: Annotated[float, Field(ge=0, le=1)] = 1.0
@@ -315,15 +317,15 @@ class MessageRequest(CountRequest):
     thread: dict[str, Any] | None = None
 
     def asked(self) -> ReplyRequest:
-        """What it asks of the model. Raises Refused."""
-        if self.thread is not None:  # by the code at which clients go on without
+        """The request, independent of the protocol. Raises ApiError."""
+        if self.thread is not None:  # the error code after which clients retry without it
             told = "threads are not held here; send all messages, and those that were there before are recognised"
             raise ApiError("invalid", told, "thread_unsupported_request", "thread")
         stop = self.stop_sequences or ()
         return replace(super().asked(), sampling=self.sampling, max_tokens=self.max_tokens, stop=stop)
 
     def check_budget(self) -> None:
-        """Raises Refused where the thought leaves nothing for an answer."""
+        """Raises ApiError where the thinking budget leaves no tokens for an answer."""
         match self.thinking:
             case ThinkingBounded(budget_tokens=budget) if budget >= self.max_tokens:
                 told = f"max_tokens is {self.max_tokens}, but must be greater than thinking.budget_tokens, {budget}"
@@ -331,7 +333,7 @@ class MessageRequest(CountRequest):
 
     @property
     def sampling(self) -> Sampling:
-        """How tokens are drawn."""
+        """Sampling parameters."""
         return Sampling(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k)
 
 

@@ -1,1 +1,1 @@
-"""`/v1/branches`: branches that clients name, hold and publish."""
+"""`/v1/branches`: branches that clients create, hold by name, and publish."""

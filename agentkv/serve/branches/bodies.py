@@ -1,4 +1,4 @@
-"""The bodies of `/v1/branches`."""
+"""Bodies of `/v1/branches`."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ Count = Annotated[int, Field(ge=1, lt=2**31)]
 Length = Annotated[int, Field(ge=0, lt=2**63)]
 AMark = Annotated[str, Field(pattern=r"^[0-9]{1,18}:[0-9]{1,18}$")]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"), AfterValidator(_chosen)]
-"""That a client chooses: a part of paths."""
+"""Name that a client chooses; part of paths."""
 
 
 class Condition(Body):
-    """Where a verb begins from: one that finds the branch elsewhere changes nothing."""
+    """Precondition of a verb: it changes nothing if the branch has another length or mark."""
 
     if_length: Length | None = None
     if_mark: AMark | None = None
 
     @property
     def conditional(self) -> bool:
-        """Was one given?"""
+        """Whether a condition is set."""
         return self.if_length is not None or self.if_mark is not None
 
     def check(self, held: BranchEntry) -> None:
-        """Raises Refused, which says where the branch is."""
+        """Raises ApiError, with the branch's length and mark, if the condition does not hold."""
         length, mark = len(held.branch), held.mark
         for param, given, now in (("if_length", self.if_length, length), ("if_mark", self.if_mark, mark)):
             if given not in (None, now):
@@ -59,7 +59,7 @@ class Condition(Body):
 
 
 class PromptBody(Body):
-    """A prompt: one of the three."""
+    """A prompt: one of text, tokens and messages."""
 
     text: str | None = None
     tokens: list[int] | None = None
@@ -68,12 +68,12 @@ class PromptBody(Body):
 
     @property
     def given_as(self) -> str:
-        """The parameter that the prompt came in."""
+        """Name of the parameter with the prompt."""
         names = ("tokens", "messages")
         return next((name for name in names if getattr(self, name) is not None), "text")
 
     def prompt(self, vocab_size: int) -> Any:
-        """As the SDK takes it; None for nothing. Raises Refused."""
+        """The prompt as the SDK takes it; None if there is none. Raises ApiError."""
         given = [each for each in (self.text, self.tokens, self.messages) if each is not None]
         if len(given) > 1:
             raise ApiError("invalid", "give one of text, tokens and messages", param="text")
@@ -91,7 +91,7 @@ class Create(PromptBody):
     tools: list[dict[str, Any]] | None = None
 
     def check(self) -> None:
-        """Raises Refused for tools whose parameters are no object."""
+        """Raises ApiError for tools whose parameters are no object."""
         for index, tool in enumerate(self.tools or ()):
             function = tool.get("function", tool)
             parameters = function.get("parameters", {}) if isinstance(function, dict) else None
@@ -118,7 +118,7 @@ class Extend(PromptBody, Condition):
 
 
 class Fork(Condition):
-    """`POST .../fork`: `n` of them, or one for each of `names`. They have their parent's lease, or another one."""
+    """`POST .../fork`: `n` children, or one for each of `names`. They have their parent's lease, or another one."""
 
     n: Annotated[int, Field(ge=1, le=256)] | None = None
     names: Annotated[list[Name], Field(min_length=1, max_length=256)] | None = None
@@ -126,7 +126,7 @@ class Fork(Condition):
 
     @property
     def count(self) -> int:
-        """How many. Raises Refused."""
+        """Number of forks. Raises ApiError."""
         if self.names is None:
             return self.n or 1
         if self.n not in (None, len(self.names)):
@@ -141,7 +141,7 @@ class Mark(Condition):
 
 
 class Rollback(Condition):
-    """`POST .../rollback`: to one of the three."""
+    """`POST .../rollback`: to one of length, name and mark."""
 
     length: Length | None = None
     name: str | None = None
@@ -161,13 +161,13 @@ class Select(Condition):
 
 
 class Stop(Body):
-    """`POST .../stop`: ends what is generated; with `length` the branch keeps no more tokens than that."""
+    """`POST .../stop`: ends the generation; with `length` the branch keeps at most that many tokens."""
 
     length: Length | None = None
 
 
 class Around(Body):
-    """What is around the reasoning."""
+    """Markers around the reasoning."""
 
     opened: Annotated[str, Field(min_length=1, max_length=1024)]
     closed: Annotated[str, Field(min_length=1, max_length=1024)]
@@ -176,8 +176,8 @@ class Around(Body):
 
 
 class ThinkingBody(Body):
-    """How much of a message may be reasoning, what is around that, and where the message is that has begun: as a
-    Context that is connected asks for it. `in_message`: does the output beside it know of the reasoning?"""
+    """Token budget and markers of a message's reasoning, and the state of a message that has begun, as sent by a
+    connected Context. `in_message` says whether the grammar of the output covers the reasoning."""
 
     budget: Annotated[int, Field(ge=0, lt=2**31)] | None
     markers: Around
@@ -186,7 +186,7 @@ class ThinkingBody(Body):
     in_message: bool
 
     def thought(self, held: Any) -> Thought:
-        """A message with it, held to an output."""
+        """Constraint of a message with reasoning around the constrained output."""
         if self.in_message and isinstance(held, Grammar):
             held = MessageGrammar(held.lark)
         begun = Place(Stage(self.begun), bytes.fromhex(self.tail))
@@ -194,7 +194,7 @@ class ThinkingBody(Body):
 
 
 class OutputBody(Body):
-    """What may be said."""
+    """Constraint of the output."""
 
     type: Literal["text", "json_schema", "regex", "grammar", "thinking"]
     schema_: Annotated[dict[str, Any] | bool | None, Field(alias="schema")] = None
@@ -204,7 +204,7 @@ class OutputBody(Body):
     output: OutputBody | None = None
 
     def asked(self) -> Any:
-        """As the SDK takes it. Raises Refused."""
+        """The constraint as the SDK takes it. Raises ApiError."""
         with error_param("output"):
             return self._asked()
 
@@ -238,7 +238,7 @@ class Generate(Condition):
     keep: Literal["read", "made"] = "read"
 
     def how(self) -> dict[str, Any]:
-        """The options. Raises Refused, InvalidInput."""
+        """Keyword arguments for the SDK's verb. Raises ApiError and InvalidInput."""
         how: dict[str, Any] = {
             "max_tokens": self.max_tokens,
             "stop": self.stop,
@@ -251,7 +251,7 @@ class Generate(Condition):
 
 
 def sampling_of(given: Mapping[str, Any]) -> Sampling:
-    """How tokens are drawn. Keys of JSON are text, and biases are by token."""
+    """Sampling parameters. JSON keys are text, so the token ids of `logit_bias` are parsed. Raises ApiError."""
     for name in given.keys() - Sampling.model_fields.keys():
         raise ApiError("invalid", "there is no such option", "unsupported_parameter", f"sampling.{named(name)}")
     bias = given.get("logit_bias")

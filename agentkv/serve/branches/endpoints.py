@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 B = TypeVar("B", bound=bodies.Condition)
 
-_DIGITS = 19  # of a length
+_DIGITS = 19  # most digits of a length
 Verb = Callable[["Server", BranchEntry, B], Awaitable[Mapping[str, Any]]]
 
 
 async def create_branch(server: Server, request: Request) -> Response:
-    """`POST /v1/branches`."""
+    """`POST /v1/branches`: creates a branch, empty or with a prompt."""
     body = await read_body(server, request, bodies.Create)
     body.check()
     prompt = body.prompt(server.context.model_info.vocab_size)
@@ -54,20 +54,22 @@ async def create_branch(server: Server, request: Request) -> Response:
 
 
 async def list_branches(server: Server, request: Request) -> Response:
-    """`GET /v1/branches`: those whose names clients chose."""
+    """`GET /v1/branches`: branches whose names clients chose."""
     listed = [branch_json(held, whole=False) for held in server.branches.named()]
     return JSONResponse({"object": "list", "data": listed})
 
 
 async def show_branch(server: Server, request: Request) -> Response:
-    """`GET /v1/branches/{branch}`: all that is known of it."""
+    """`GET /v1/branches/{branch}`: a branch with its tokens, text and messages."""
     with server.branches.using(request.path_params["branch"]) as held:
         return JSONResponse(branch_json(held, whole=True))
 
 
 async def delete_branch(server: Server, request: Request) -> Response:
-    """`DELETE /v1/branches/{branch}`: what it runs ends, and its cells are free. `if_length` and `if_mark` are in the
-    query."""
+    """`DELETE /v1/branches/{branch}`: closes a branch, ends what it generates and frees its cells.
+
+    `if_length` and `if_mark` are query parameters.
+    """
     condition = _condition(server, request)
 
     async def work(emit: Emit) -> None:
@@ -82,7 +84,7 @@ async def delete_branch(server: Server, request: Request) -> Response:
 
 
 async def stop_branch(server: Server, request: Request) -> Response:
-    """`POST .../stop`: ends what it generates, and answers once that has ended. Waits for no place."""
+    """`POST .../stop`: ends the branch's generation and responds once it has ended. Needs no admission."""
     body = await read_body(server, request, bodies.Stop)
     whole, progress = _whole(request), Progress()
 
@@ -99,8 +101,8 @@ async def stop_branch(server: Server, request: Request) -> Response:
 
 
 def verb(kind: type[B], does: Verb[B], *, changes: bool = False) -> Callable[[Server, Request], Awaitable[Response]]:
-    """The endpoint of a verb, which `changes` the branch or does not. It answers with what the verb tells, and with the
-    branch as it is then."""
+    """Makes the endpoint of a verb; `changes` says whether the verb changes the branch. The answer joins the branch's
+    JSON after the verb with the verb's own fields."""
 
     async def endpoint(server: Server, request: Request) -> Response:
         body = await read_body(server, request, kind)
@@ -122,7 +124,7 @@ def verb(kind: type[B], does: Verb[B], *, changes: bool = False) -> Callable[[Se
 
 
 async def _fork(server: Server, held: BranchEntry, body: bodies.Fork) -> Mapping[str, Any]:
-    """Children with the same history."""
+    """Forks a branch; the children have its history."""
     count = body.count
     with server.branches.room(count, body.names or ()):
         forks = await server.with_room(lambda: held.branch.fork(count))
@@ -135,7 +137,7 @@ async def _fork(server: Server, held: BranchEntry, body: bodies.Fork) -> Mapping
 
 
 async def _extend(server: Server, held: BranchEntry, body: bodies.Extend) -> Mapping[str, Any]:
-    """Adds text, token ids or messages."""
+    """Adds text, token ids or messages to a branch."""
     prompt = body.prompt(server.context.model_info.vocab_size)
     if prompt is None:
         raise ApiError("invalid", "nothing to add; give text, tokens or messages", param="text")
@@ -145,7 +147,7 @@ async def _extend(server: Server, held: BranchEntry, body: bodies.Extend) -> Map
 
 
 async def _rollback(server: Server, held: BranchEntry, body: bodies.Rollback) -> Mapping[str, Any]:
-    """Forgets what came after a length or a mark."""
+    """Rolls a branch back to a length or a mark."""
     branch = held.branch
     given = [each for each in (body.length, body.name, body.mark) if each is not None]
     if len(given) != 1:
@@ -166,20 +168,20 @@ async def _rollback(server: Server, held: BranchEntry, body: bodies.Rollback) ->
 
 
 async def _mark(server: Server, held: BranchEntry, body: bodies.Mark) -> Mapping[str, Any]:
-    """Gives the present end a name."""
+    """Names the present end of a branch."""
     held.branch.mark(body.name)
     return {}
 
 
 async def _adopt(server: Server, held: BranchEntry, body: bodies.Adopt) -> Mapping[str, Any]:
-    """Takes over the history of another branch."""
+    """Replaces a branch's history by that of another branch."""
     with server.branches.using(body.other) as other:
         await server.with_room(lambda: held.branch.adopt(other.branch))
     return {}
 
 
 async def _select(server: Server, held: BranchEntry, body: bodies.Select) -> Mapping[str, Any]:
-    """The likeliest of some continuations."""
+    """Selects the likeliest of some continuations; the branch stays as it is."""
     choice = await server.with_room(lambda: held.branch.select(body.choices))
     chosen = {"text": choice.text, "index": choice.index, "logprob": choice.logprob, "logprobs": choice.logprobs}
     return {"choice": chosen}
@@ -194,8 +196,11 @@ select_branch = verb(bodies.Select, _select)
 
 
 async def generate_on_branch(server: Server, request: Request) -> Response:
-    """`POST .../generate`. A client that hangs up ends it, unless it came with an `Idempotency-Key`; tokens that were
-    made stay, of a stream those sent, or with `keep: "made"` or a key all."""
+    """`POST .../generate`: generates tokens on a branch, whole or as a stream.
+
+    A client that disconnects ends the generation, unless it sent an `Idempotency-Key`. Generated tokens stay on the
+    branch: of a stream those that were sent, with `keep: "made"` or a key all of them.
+    """
     body = await read_body(server, request, bodies.Generate)
     how, whole, progress = body.how(), _whole(request), Progress()
     name = request.path_params["branch"]
@@ -235,7 +240,7 @@ async def generate_on_branch(server: Server, request: Request) -> Response:
 
 
 def branch_json(held: BranchEntry, whole: bool) -> dict[str, Any]:
-    """A branch, as clients read it; with `whole` its tokens and messages, too."""
+    """JSON of a branch; with `whole` its tokens, text and messages as well."""
     branch = held.branch
     branch_told: dict[str, Any] = {
         "id": held.id,
@@ -278,12 +283,12 @@ def _generation(generation: Generation[Any]) -> dict[str, Any]:
 
 
 def _token(token: Token) -> dict[str, Any]:
-    branch_json = {"id": token.id, "text": token.text, "logprob": token.logprob, "index": token.index}
-    return branch_json | {"top_logprobs": [top._asdict() for top in token.top_logprobs]}
+    told = {"id": token.id, "text": token.text, "logprob": token.logprob, "index": token.index}
+    return told | {"top_logprobs": [top._asdict() for top in token.top_logprobs]}
 
 
 def _whole(request: Request) -> bool:
-    """Is the whole branch to be told? Raises Refused for query parameters that mean nothing."""
+    """Returns whether the whole branch is wanted. Raises ApiError for other query parameters."""
     for name, value in request.query_params.items():
         if (name, value) != ("whole", "true"):
             raise ApiError("invalid", "the only parameter here is whole=true", "unsupported_parameter", name)
@@ -291,14 +296,14 @@ def _whole(request: Request) -> bool:
 
 
 def _condition(server: Server, request: Request) -> bodies.Condition:
-    """Of a request without a body. Raises Refused."""
+    """Condition in the query of a request without a body. Raises ApiError."""
     query = request.query_params.items()
     given = {name: int(value) if value.isdecimal() and len(value) <= _DIGITS else value for name, value in query}
     return checked(bodies.Condition, given, server.ignored)
 
 
 def _held(server: Server, request: Request) -> BranchEntry:
-    """The branch that a request is about. Raises Refused."""
+    """The branch of a request's path. Raises ApiError."""
     name = request.path_params["branch"]
     held = server.branches.get(name)
     if held is None:

@@ -1,4 +1,4 @@
-"""Branches that clients hold by an id or a name, until they delete them, forget about them, or their lease ends."""
+"""Branches that clients hold by id or name, until they are deleted or idle for too long, or their lease ends."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from ..._context.branch import Branch
     from .bodies import Condition
 
-OWN_NAMES = "br_"  # what ids begin with that no client chose
+OWN_NAMES = "br_"  # prefix of ids that no client chose
 
 
 @dataclass(slots=True, eq=False)
 class BranchEntry:
-    """One of them.
+    """A branch that clients hold.
 
     Attributes:
-        branch: it.
-        id: what its clients call it: a name of theirs, or one that nobody can guess.
-        parent: id of the branch that it was forked from.
-        lease: that it ends with; None for none.
-        revision: another one after each change, whoever made it.
-        answers: of requests about it that came with an `Idempotency-Key`.
-        running: what it generates, and the end of that; a second one that a client asks for is refused soon.
+        branch: the branch.
+        id: a name that a client chose, or one that nobody can guess.
+        parent: id of the branch that it was forked from; None for none.
+        lease: lease that it ends with; None for none.
+        revision: identifier of its state; new after each change.
+        answers: stored answers of requests with an `Idempotency-Key`.
+        running: running generations, each with the event of its end. A second one is refused once it gets its turn.
     """
 
     branch: Branch
@@ -44,31 +44,31 @@ class BranchEntry:
     revision: str = ""
     answers: StoredAnswers = field(default_factory=StoredAnswers)
     running: dict[anyio.CancelScope, anyio.Event] = field(default_factory=dict)
-    uses: int = 0  # requests that are about it now
-    used: float = 0.0  # when the last one ended
-    changing: bool = False  # by a verb that no other may come between
+    uses: int = 0  # running requests about it
+    used: float = 0.0  # monotonic time at which the last of them ended
+    changing: bool = False  # whether an exclusive verb is running
 
     @property
     def is_named(self) -> bool:
-        """Did a client choose its id?"""
+        """Whether a client chose its id."""
         return not self.id.startswith(OWN_NAMES)
 
     @property
     def mark(self) -> str:
-        """Names the history that it has."""
+        """Identifier of its present history, "length:epoch"."""
         length, epoch = handle_of(self.branch).state.tip
         return f"{length}:{epoch}"
 
     async def stop(self) -> None:
-        """Ends what it generates; returns once it has."""
+        """Cancels its generations and waits for their end."""
         for scope, ended in list(self.running.items()):
             scope.cancel()
             await ended.wait()
 
     @contextmanager
     def at_work(self, condition: Condition, changes: bool, progress: Progress) -> Iterator[None]:
-        """A verb runs in this block: by itself where it `changes` the branch, or where it has a condition, which holds
-        until its end then. Raises Refused."""
+        """Runs a verb in this block: exclusively if it `changes` the branch or has a condition, which then holds until
+        its end. Raises ApiError."""
         if not (changes or condition.conditional):
             yield
             return
@@ -85,9 +85,8 @@ class BranchEntry:
 
 
 class Branches:
-    """At most `most` of them. One that nobody asked for anything in so many seconds is closed when somebody else asks
-    for something, or needs room, and so is one whose lease is silent: nobody asked for anything under it in
-    `lease_seconds`, and no connection holds it."""
+    """At most `most` branches. A branch idle for `seconds` is closed at a later call, or where room is needed. So are
+    all branches of a lease without a connection, once each is idle for `lease_seconds`."""
 
     def __init__(self, most: int, seconds: float, lease_seconds: float) -> None:
         self._most = most
@@ -95,22 +94,22 @@ class Branches:
         self._coming = 0
         self._coming_names: set[str] = set()
         self._held: dict[str, BranchEntry] = {}
-        self._connections: Counter[str] = Counter()  # by lease
+        self._connections: Counter[str] = Counter()  # open connections by lease
         self.lease_seconds = lease_seconds
-        self.answers = StoredAnswers()  # of what makes and closes branches
+        self.answers = StoredAnswers()  # of requests that create or delete branches
 
     def __len__(self) -> int:
         return len(self._held)
 
     def named(self) -> list[BranchEntry]:
-        """Those whose names clients chose, oldest first."""
+        """Branches whose names clients chose, oldest first."""
         self.close_idle()
         return [held for held in self._held.values() if held.is_named]
 
     @contextmanager
     def room(self, count: int, names: Sequence[str] = ()) -> Iterator[None]:
-        """Room for so many more, which are made in this block, some under these names. Raises Refused where there is
-        none, or a name is taken."""
+        """Reserves room for `count` more branches, and these names, for the length of a block. Raises ApiError where
+        there is none or a name is taken."""
         self.close_idle()
         self._check_names(names)
         if len(self._held) + self._coming + count > self._most:
@@ -125,7 +124,8 @@ class Branches:
             self._coming_names.difference_update(names)
 
     def replaceable(self, name: str, revisions: Sequence[str]) -> bool:
-        """Is there a branch of that name, of one of these revisions? Raises Refused where there is another one."""
+        """Returns whether there is a branch of that name with one of these revisions. Raises ApiError if it has another
+        revision or a verb is changing it."""
         held = self.get(name)
         if name in self._coming_names or (held is not None and held.revision not in revisions):
             what = f"another branch is published as {name!r}, or somebody changed it there"
@@ -144,7 +144,7 @@ class Branches:
         lease: str | None = None,
         revision: str | None = None,
     ) -> BranchEntry:
-        """Gives a branch its id. What had that name before is closed."""
+        """Enters a branch under its id. A previous branch of that name is closed."""
         chosen = name or f"{OWN_NAMES}{secrets.token_hex(16)}"
         held = BranchEntry(branch, chosen, parent, lease, revision or new_revision(), used=monotonic())
         if (before := self._held.get(held.id)) is not None:
@@ -153,13 +153,13 @@ class Branches:
         return held
 
     def get(self, name: str) -> BranchEntry | None:
-        """The branch of that id, if there is one."""
+        """Returns the branch of that id, or None."""
         self.close_idle()
         return self._held.get(name)
 
     @contextmanager
     def using(self, name: str) -> Iterator[BranchEntry]:
-        """The branch of that id, which is not forgotten about in this block. Raises Refused."""
+        """The branch of that id, which is not closed as idle in this block. Raises ApiError."""
         held = self.get(name)
         if held is None:
             raise missing(name)
@@ -178,7 +178,8 @@ class Branches:
 
     @contextmanager
     def leased(self, lease: str) -> Iterator[None]:
-        """A connection holds a lease in this block. With the last one its branches are closed, whatever they run."""
+        """Holds a lease for one connection in this block. When the last connection ends, the lease's branches are
+        closed, running generations included."""
         self._connections[lease] += 1
         try:
             yield
@@ -190,7 +191,7 @@ class Branches:
                     self.drop(held)
 
     def close_idle(self) -> bool:
-        """Closes those that were forgotten about. Were there any?"""
+        """Closes idle branches. Returns whether there were any."""
         now = monotonic()
         idle = [held for held in self._held.values() if not held.uses and held.used <= now - self._seconds]
         for lease in {held.lease for held in self._held.values() if held.lease} - self._connections.keys():
@@ -214,7 +215,7 @@ class Branches:
 
 
 def new_revision() -> str:
-    """One that no branch ever had."""
+    """A new, unique revision."""
     return secrets.token_hex(16)
 
 
@@ -223,6 +224,6 @@ def _busy(held: BranchEntry) -> ApiError:
 
 
 def missing(name: str) -> ApiError:
-    """There is no such branch."""
+    """Error for an unknown branch."""
     what = f"there is no branch {name!r}: it was deleted, or idle for too long, or its lease ended; create it again"
     return ApiError("missing", what, "branch_closed")

@@ -1,4 +1,4 @@
-"""`/v1/leases`: branches that end with the connection of those who made them."""
+"""`/v1/leases`: leases, whose branches end with the connection."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 
 async def hold_lease(server: Server, request: Request) -> Response:
-    """`GET /v1/leases/{lease}`: server-sent events without an end. With the connection the lease ends, and its branches
-    are closed."""
+    """`GET /v1/leases/{lease}`: holds a lease by an open stream of server-sent events.
+
+    With the connection the lease ends, and its branches are closed.
+    """
     lease = checked(bodies.Lease, dict(request.path_params), server.ignored).lease
     over = server.admission.over
 

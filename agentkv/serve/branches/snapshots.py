@@ -1,5 +1,5 @@
-"""`/v1/branches/{branch}/snapshot`: a branch as a client's process has it, kept under a name, and given to others. What
-`Branch.publish` and `Context.attach` speak."""
+"""`/v1/branches/{branch}/snapshot`: branches published by one process under a name and fetched by others. Protocol of
+`Branch.publish` and `Context.attach`."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ Revision = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
 
 
 class Publish(Body):
-    """`PUT .../snapshot`: the branch gets this name and `revision`. What has the name by now gives way if its revision
-    is one of `replaces`."""
+    """`PUT .../snapshot`: the branch gets this name and `revision`. A present branch of that name is replaced if its
+    revision is one of `replaces`."""
 
     branch: dict[str, Any]
     revision: Revision
@@ -42,7 +42,7 @@ class Publish(Body):
     cache: str | None = None
 
     def published(self, vocab_size: int) -> PublishedBranch:
-        """What is to be kept. Raises Refused."""
+        """The branch to keep. Raises ApiError."""
         try:
             published = PublishedBranch.model_validate_json(to_json(self.branch))
             published.conversation()
@@ -80,19 +80,19 @@ async def publish_branch(server: Server, request: Request) -> Response:
 
 
 async def show_snapshot(server: Server, request: Request) -> Response:
-    """`GET /v1/branches/{branch}/snapshot`: all that another process needs to go on with a branch."""
+    """`GET /v1/branches/{branch}/snapshot`: everything that another process needs to continue a branch."""
     name = request.path_params["branch"]
     if server.branches.get(name) is None:
         raise _not_found(server, name)
     with server.branches.using(name) as held:
-        revision = held.revision  # of what is there before: who publishes over more than that is refused
+        revision = held.revision  # read first: if the branch changes meanwhile, publishing over it is refused
         published = await snapshot_of(held.branch)
         shown = {"branch": published.model_dump(mode="json"), "revision": revision}
         return JSONResponse({**shown, "fingerprint": server.context.model_info.fingerprint})
 
 
 async def _made(server: Server, published: PublishedBranch) -> Branch:
-    """A branch of these tokens, computed as far as the cache does not have them."""
+    """Makes a branch of these tokens and prefills those that are not cached."""
     if not published.tokens:
         source = await server.with_room(server.context.branch)
     else:

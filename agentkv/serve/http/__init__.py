@@ -1,1 +1,1 @@
-"""HTTP below every protocol of the server: bodies, errors, responses, middleware, the listener."""
+"""HTTP layer below all protocols of the server: bodies, errors, responses, middleware, listener."""

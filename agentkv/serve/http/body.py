@@ -1,4 +1,4 @@
-"""Bodies of requests: bounded, JSON, and of a known shape."""
+"""Request bodies: bounded JSON of a known shape."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 BODY_SECONDS = 60.0
-_PACKED = {"gzip": 31, "deflate": 15}  # encodings of bodies, and what zlib calls them
+_PACKED = {"gzip": 31, "deflate": 15}  # content encodings, and zlib's `wbits` for them
 MOST_PARTS = 65536  # entries of lists and objects
 MOST_STOPS = 128  # stop strings of a request
 
 
 class Body(BaseModel):
-    """A body. What it does not name is refused, unless it asks for nothing, or is known to change no answer
+    """Base of request bodies. Unknown fields are refused, unless they are empty or known to change no answer
     (`ignored`)."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
@@ -36,12 +36,12 @@ B = TypeVar("B", bound=Body)
 
 
 async def read_body(server: Server, request: Request, kind: type[B]) -> B:
-    """The body of a request.
+    """Reads and checks the body of a request.
 
-    Raises Refused for one that is too large, comes too slowly, is no JSON, or not what `kind` says.
+    Raises ApiError for a body that is too large, too slow, no JSON, or not of the shape `kind`.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        # Pages of other origins can post anything else without asking.
+        # Pages of other origins can post other types without a CORS preflight.
         raise ApiError("media", "the content-type must be application/json", "unsupported_media_type")
     try:
         with anyio.fail_after(BODY_SECONDS):
@@ -50,7 +50,7 @@ async def read_body(server: Server, request: Request, kind: type[B]) -> B:
         raise ApiError("late", f"the body took longer than {BODY_SECONDS:g} s to come", "timeout") from None
     raw = _decoded(raw, request.headers.get("content-encoding", ""), server.settings.most_bytes)
     try:
-        value: Any = from_json(raw, allow_inf_nan=False)  # refuses what is nested more than 200 levels deep
+        value: Any = from_json(raw, allow_inf_nan=False)  # refuses more than 200 levels of nesting
     except ValueError as error:
         raise ApiError("invalid", f"the body is no JSON: {error}", "invalid_json") from None
     if not isinstance(value, dict):
@@ -69,7 +69,7 @@ async def _read(request: Request, most_bytes: int) -> bytes:
 
 
 def _decoded(raw: bytes, encoding: str, most_bytes: int) -> bytes:
-    """A body as it was before its client packed it."""
+    """Decompresses a body. Raises ApiError for unknown encodings, invalid data, and more than `most_bytes`."""
     name = encoding.strip().lower()
     if name in ("", "identity"):
         return raw
@@ -94,7 +94,7 @@ def _decoded(raw: bytes, encoding: str, most_bytes: int) -> bytes:
 
 
 def _check_size(value: dict[str, Any]) -> None:
-    """Raises Refused for a body of more parts than it can be checked for at once. Token ids do not count."""
+    """Raises ApiError for a body with too many entries to validate at once. Lists of token ids do not count."""
     count = 0
     waiting: list[Any] = [value]
     while waiting:

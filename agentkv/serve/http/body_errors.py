@@ -1,4 +1,4 @@
-"""What is wrong with a body, and where: pydantic's errors as clients are told them."""
+"""Translates pydantic's errors about a body into errors for clients."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 Path: TypeAlias = tuple[str | int, ...]
 
 _LONGEST = 60  # characters of a part of a name
-_FORM = re.compile(r".*\[.*|[A-Z].*|str|int|float|bool", re.DOTALL)  # of a union, as pydantic names it
+_FORM = re.compile(r".*\[.*|[A-Z].*|str|int|float|bool", re.DOTALL)  # pydantic's names for members of a union
 
 
 def path_of(error: ErrorDetails, value: Any) -> Path:
-    """Where in the body it is, without what pydantic calls the forms that a value may have."""
+    """Path of the error in the body, without pydantic's names for the members of a union."""
     parts = []
     for part, after in zip_longest(error["loc"], error["loc"][1:]):
         if _is_tag(part, value, after):
@@ -35,26 +35,26 @@ def path_of(error: ErrorDetails, value: Any) -> Path:
 
 
 def _is_tag(part: object, value: Any, after: object) -> bool:
-    """Is it a form that a value has by its `type`, and no field of that name?"""
+    """Returns whether `part` is the `type` of a tagged union and no field of that name."""
     if after is None or not isinstance(value, dict) or value.get("type") != part:
         return False
     return part not in value or after in value
 
 
 def named(part: object) -> str:
-    """A part of a parameter's name as errors show it: clients may have made it up."""
+    """A part of a parameter's name for errors, shortened, since clients may have made it up."""
     text = str(part) or "''"
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def closest(errors: Sequence[ErrorDetails]) -> ErrorDetails:
-    """Of what is wrong with the first parameter, whatever form it may have: the form that it comes closest to."""
+    """Selects among the errors of the first parameter the one of the union member that it matches best."""
     first = [error for error in errors if error["loc"][:1] == errors[0]["loc"][:1]]
     return max(first, key=lambda error: (len(error["loc"]), not error["type"].endswith("_type")))
 
 
 def refused_for(error: ErrorDetails, value: Any, within: str) -> ApiError:
-    """The refusal of a body, or of the part `within` it, which names the parameter."""
+    """Makes the error for a body, or for its part `within`; it names the parameter."""
     name = ".".join(filter(None, (within, *map(named, path_of(error, value)))))
     if error["type"] == "extra_forbidden":
         return ApiError(

@@ -1,4 +1,4 @@
-"""Requests that get an error: its status, and what kind it is. Each protocol writes it in a shape of its own."""
+"""Error responses, independent of the protocol: kind and status. Each protocol has its own shape for them."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ STATUS: dict[Kind, int] = {
 
 @dataclass(eq=False)
 class ApiError(Exception):
-    """A request that gets an error.
+    """An error response to a request.
 
     Attributes:
-        kind: of error.
-        message: what was asked, which bound it broke, what to do about it.
-        code: a word for programs.
-        param: the parameter that it is about; None for none.
-        headers: of the response.
+        kind: kind of error, which decides on the status.
+        message: the request's fault, the bound that it breaks, and the remedy.
+        code: identifier for programs.
+        param: the parameter at fault; None for none.
+        headers: headers of the response.
     """
 
     kind: Kind
@@ -79,20 +79,20 @@ class ApiError(Exception):
     headers: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.message = _cut(self.message)  # names that clients made up, and grammars, may be of any length
+        self.message = _cut(self.message)  # names from clients, and grammars, have any length
 
     @property
     def status(self) -> int:
-        """Of HTTP."""
+        """HTTP status."""
         return STATUS[self.kind]
 
 
 def busy(message: str, seconds: int = 1) -> ApiError:
-    """Too much is going on; the client comes back after so many seconds."""
+    """Error for an overloaded server; clients retry after `seconds`."""
     return ApiError("busy", message, "overloaded", headers={"retry-after": str(seconds)})
 
 
-# Errors that clients read in their own words. The first class that fits counts.
+# Errors whose messages are passed on to clients. The first matching class counts.
 _KINDS: tuple[tuple[type[Exception], Kind], ...] = (
     (PositionsExhausted, "invalid"),
     (InvalidRollback, "invalid"),
@@ -107,7 +107,7 @@ _KINDS: tuple[tuple[type[Exception], Kind], ...] = (
 )
 
 
-# What the SDK advises its users to do, and what clients of a server can do, or whoever runs it.
+# Advice of the SDK to its users, and the advice for clients or operators of a server in its place.
 ADVICE: tuple[tuple[str, str], ...] = (
     ("open the Context with a larger capacity", "start the server with a larger --capacity"),
     ("open a larger cache", "start the server with a larger --capacity"),
@@ -118,8 +118,8 @@ ADVICE: tuple[tuple[str, str], ...] = (
 
 
 def to_api_error(error: Exception) -> ApiError:
-    """What a client is told of an error. Of those that are not its own affair it is told nothing but that: what they
-    say may name files of this machine."""
+    """Translates an exception for a client. Unexpected ones are logged and give only a general message, since theirs
+    may name files of this machine."""
     match error:
         case ApiError():
             return error
@@ -138,7 +138,7 @@ def to_api_error(error: Exception) -> ApiError:
 
 
 def advised(message: str) -> str:
-    """What the SDK says of an error, with advice for those who talk to a server."""
+    """Replaces advice to users of the SDK by advice to clients of a server."""
     for ours, theirs in ADVICE:
         message = message.replace(ours, theirs)
     return message
@@ -146,7 +146,7 @@ def advised(message: str) -> str:
 
 @contextmanager
 def error_param(param: str) -> Iterator[None]:
-    """What the SDK refuses in this block, and what does not fit, is about that parameter."""
+    """Attributes an ApiError of kind "invalid", or InvalidInput, raised in this block to that parameter."""
     try:
         yield
     except ApiError as known:
@@ -160,7 +160,7 @@ def error_param(param: str) -> Iterator[None]:
 
 
 def check_ids(tokens: Sequence[int], vocab_size: int, param: str) -> None:
-    """Raises Refused for a token id that is not the model's."""
+    """Raises ApiError for a token id outside the vocabulary."""
     wrong = next((index for index, token in enumerate(tokens) if not 0 <= token < vocab_size), None)
     if wrong is not None:
         which = f"{preview(tokens[wrong]).removeprefix('int ')} at index {wrong}"
@@ -169,5 +169,5 @@ def check_ids(tokens: Sequence[int], vocab_size: int, param: str) -> None:
 
 
 def _cut(text: str) -> str:
-    """A message of a length to read."""
+    """Shortens a message to a readable length."""
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."

@@ -1,4 +1,4 @@
-"""Requests with an `Idempotency-Key`: each runs once, to its end, and who repeats it gets the first one's answer."""
+"""Requests with an `Idempotency-Key`: each runs once, to its end; repetitions get the same answer."""
 
 from __future__ import annotations
 
@@ -20,35 +20,36 @@ if TYPE_CHECKING:
 
     from .body import Body
 
-MOST_KEYS = 256  # of one branch; a key is forgotten after so many others
-MOST_BYTES = 1 << 20  # of the answers of one branch; the newest is there whatever its size
+MOST_KEYS = 256  # per branch; then the oldest key is forgotten
+MOST_BYTES = 1 << 20  # of stored answers per branch; the newest is always kept
 _LONGEST_KEY = 255
-_EVENT_BYTES = 128  # beside its text
+_EVENT_BYTES = 128  # overhead of an event, beside its text
 
 Work: TypeAlias = Callable[[Emit], Awaitable[None]]
-"""Runs a request. Emits the events of a stream, or the one JSON text that is the whole answer."""
+"""Runs a request. Emits the events of a stream, or a single JSON text as the whole answer."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far a request got. Its error is an answer like any other once it `changed` something."""
+    """Progress of a request. Its error is stored as its answer once it has `changed` something."""
 
     changed: bool = False
 
 
 class RecordedAnswer:
-    """What one request answers, from its first event on, while it runs and afterwards."""
+    """Answer of one request as a list of events, complete or still growing."""
 
     def __init__(self, digest: bytes) -> None:
         self.digest = digest
         self.ended = False
-        self.nbytes: int | None = 0  # None once the answer had to make room
+        self.nbytes: int | None = 0  # None once the answer was dropped
         self.error: Exception | None = None
         self._events: list[tuple[str, str | None]] = []
         self._more = anyio.Event()
 
     async def run(self, work: Work) -> None:
-        """Runs the request itself. Raises nothing but a cancellation, which those who wait are told of."""
+        """Runs the request and records its events and error. Raises only a cancellation, which is recorded as an
+        error."""
         try:
             await work(self._emit)
         except Exception as error:
@@ -62,7 +63,7 @@ class RecordedAnswer:
             self._wake()
 
     async def replay(self, emit: Emit) -> None:
-        """All events, as they were and as they come. Raises the request's error at its end."""
+        """Emits all events, those to come included, and then raises the request's error."""
         events, position = self._events, 0
         while not (self.ended and position == len(events)):
             if position == len(events):
@@ -74,8 +75,8 @@ class RecordedAnswer:
             raise self.error
 
     def drop(self) -> None:
-        """Its answer makes room; its key is still known."""
-        self._events = []  # whoever reads it still has the old ones
+        """Drops the events to free memory; the key stays known."""
+        self._events = []  # running replays keep the old list
         self.nbytes = None
 
     async def _emit(self, data: str, event: str | None = None) -> None:
@@ -90,7 +91,7 @@ class RecordedAnswer:
 
 
 class StoredAnswers:
-    """The recordings of one branch, or of what makes and closes branches, by their keys."""
+    """Recorded answers by key: of one branch, or of the requests that create and close branches."""
 
     def __init__(self) -> None:
         self._by_key: dict[str, RecordedAnswer] = {}
@@ -99,7 +100,8 @@ class StoredAnswers:
         return len(self._by_key)
 
     def recording(self, key: str, digest: bytes) -> tuple[RecordedAnswer, bool]:
-        """That of a key, and whether it is the first with it. Raises Refused."""
+        """Returns the recording of a key, and whether it is new. Raises ApiError for a key of another request, and for
+        a dropped answer."""
         known = self._by_key.get(key)
         if known is None:
             recording = self._by_key[key] = RecordedAnswer(digest)
@@ -113,7 +115,7 @@ class StoredAnswers:
         return known, False
 
     async def run(self, key: str, recording: RecordedAnswer, work: Work, progress: Progress) -> None:
-        """Runs the first request of a key. One that came to nothing may be sent again under it."""
+        """Runs the first request of a key. If it fails without a change, the key is free again."""
         try:
             await recording.run(work)
         finally:
@@ -133,7 +135,7 @@ class StoredAnswers:
 
 
 class Repeatable(Response):
-    """The answer of a recording. The first request of its key runs to its end, whoever hangs up."""
+    """Response from a recording. The first request of its key runs to its end even if its client disconnects."""
 
     def __init__(self, follower: Response, run: Callable[[], Coroutine[Any, Any, None]] | None) -> None:
         self._follower = follower
@@ -157,12 +159,12 @@ def respond(
     *,
     stream: bool = False,
 ) -> Response:
-    """The response of a request: of its own work, or with an `Idempotency-Key`, of the first that came with it.
+    """Makes the response from the request's own work, or from that of the first request with its `Idempotency-Key`.
 
     Args:
-        progress: says whether an error of the work is worth keeping; None where a failure has changed nothing.
+        progress: says whether an error is stored as an answer; None where a failure changes nothing.
 
-    Raises Refused for a key that cannot be, or that another request had.
+    Raises ApiError for an invalid key, and for one that another request had.
     """
     key = request.headers.get("idempotency-key")
     if key is None:
@@ -179,7 +181,7 @@ def respond(
 
 
 def _digest(request: Request, body: Body | None) -> bytes:
-    """Of all that a request asks for."""
+    """Digest of a request's method, URL and body."""
     url, said = request.url, "" if body is None else body.model_dump_json()
     return blake2b(f"{request.method} {url.path}?{url.query}\n{said}".encode(), digest_size=16).digest()
 

@@ -1,4 +1,4 @@
-"""What requests may say that changes no answer here: it is left out, said once in the log, and counted."""
+"""Request fields that change no answer here: they are left out, logged once, and counted."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .errors import ApiError
 if TYPE_CHECKING:
     from prometheus_client import Counter
 
-# One line a reason, and the fields that it holds for, wherever they are unknown or have a value that is. `*` is any
-# entry of a list. A name without a dot is a parameter of the request itself; others may stand deeper as well.
+# Fields that are ignored, by reason, where the field or its value is unknown. `*` is any entry of a list. A name
+# without a dot is a parameter of the request itself; others match at any depth.
 _BY_REASON: Mapping[str, tuple[str, ...]] = {
     "every prefix is cached": (
         "cache_control",
@@ -106,13 +106,13 @@ _BY_REASON: Mapping[str, tuple[str, ...]] = {
 }
 IGNORED: Mapping[str, str] = {name: reason for reason, names in _BY_REASON.items() for name in names}
 
-# Blocks of messages that are nothing without their maker.
+# Types of message blocks that only their maker can read.
 UNREADABLE: Mapping[str, str] = {"redacted_thinking": "what others encrypted cannot be read"}
 
-# Values by which clients of other servers say that they set nothing.
+# Values by which clients of other servers leave a field unset.
 UNSET: Mapping[str, object] = {"max_tokens": -1, "max_completion_tokens": -1, "max_output_tokens": -1, "top_k": -1}
 
-# False asks for something where a server does it by itself.
+# Fields whose false is a request of its own, since true is the default of some servers.
 SWITCHES = frozenset({"add_generation_prompt", "add_special_tokens", "enable_thinking", "skip_special_tokens", "think"})
 
 
@@ -120,17 +120,17 @@ _MOST_SAID = 1000
 
 
 def reason_for(place: str) -> tuple[str, str] | None:
-    """The row that a field falls under, and why it is ignored; None for what is not."""
+    """Looks up the row that a field matches and why it is ignored; None for fields that are not."""
     parts = place.split(".")
     rows = (".".join(parts[begin:]) for begin in range(max(len(parts) - 1, 1)))
     return next(((row, IGNORED[row]) for row in rows if row in IGNORED), None)
 
 
 class Ignored:
-    """What one server left out of requests: each kind is said once, and counted each time.
+    """Record of the fields that one server left out of requests: each kind is logged once and counted each time.
 
     Attributes:
-        strict: is nothing left out, and a request refused for it?
+        strict: whether such requests are refused instead.
     """
 
     def __init__(self, counter: Counter, strict: bool) -> None:
@@ -139,13 +139,14 @@ class Ignored:
         self._said: set[tuple[str, str]] = set()
 
     def leave_out(self, param: str, why: str) -> None:
-        """A parameter is left out. Raises Refused where the server is strict."""
+        """Records that a parameter is left out. Raises ApiError on a strict server."""
         if self.strict:
             raise ApiError("invalid", f"{why}; leave it out", param=param)
         self.note(param, why)
 
     def note(self, what: str, why: str, of: str = "") -> None:
-        """Something was left out. `what` is a label: of a known set, while `of` may be a client's own word."""
+        """Counts and logs something left out. `what` is a metric label from a known set; `of` may be a client's own
+        word."""
         self._counter.labels(what).inc()
         if (what, of) not in self._said and len(self._said) < _MOST_SAID:
             self._said.add((what, of))

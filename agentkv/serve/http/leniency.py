@@ -1,5 +1,5 @@
-"""Bodies as clients send them: what asks for nothing, and what is ignored here, is taken out; anything else that is
-wrong is refused by name."""
+"""Lenient validation of bodies: removes empty fields and fields that are ignored here; any other fault is refused by
+name."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 B = TypeVar("B", bound=BaseModel)
-_MOST_ROUNDS = 8  # what is wrong within a part is seen once the part itself is right
-_MOST_FAULTS = 10_000  # that are looked at: a body with more is refused for the first
-_SCHEMAS = ("function", "parameters", "input_schema")  # of a tool that the client itself runs
+_MOST_ROUNDS = 8  # faults within a part show only once the part itself is right
+_MOST_FAULTS = 10_000  # a body with more faults is refused for the first
+_SCHEMAS = ("function", "parameters", "input_schema")  # fields of a tool that the client runs itself
 _GONE = object()
 
 
 class _Fault(NamedTuple):
-    """Something that is wrong with a body.
+    """A fault of a body.
 
     Attributes:
-        kind: pydantic's word for it.
-        path: where.
-        place: the same as the table of what is ignored writes it.
-        value: what stands there.
-        holder: what it stands in.
+        kind: pydantic's error type.
+        path: its path in the body.
+        place: the same in the notation of the table of ignored fields.
+        value: the value at the path.
+        holder: the object or list around it.
     """
 
     kind: str
@@ -41,7 +41,7 @@ class _Fault(NamedTuple):
 
 
 class _Cure(NamedTuple):
-    """What makes a body right: another value at a path, or none; and what is noted of it."""
+    """Correction of a body: another value at a path, or none; and a note for the log."""
 
     path: Path
     value: Any = _GONE
@@ -50,10 +50,10 @@ class _Cure(NamedTuple):
 
 
 def checked(kind: type[B], value: dict[str, Any], ignored: Ignored, within: str = "") -> B:
-    """The body that a value is, or a part of one, `within` the parameter of that name. Takes what is left out away
-    from `value`. Raises Refused, which names the first parameter that is wrong."""
+    """Validates a body, or the part of one `within` that parameter. Removes ignored fields from `value` in place.
+    Raises ApiError that names the first invalid parameter."""
     notes: dict[str, str] = {}
-    wrong: dict[Path, ErrorDetails] = {}  # at first: what is missing once it was taken out was wrong before
+    wrong: dict[Path, ErrorDetails] = {}  # the first error at each path: removals cause later ones
     errors: list[ErrorDetails] = []
     for _ in range(_MOST_ROUNDS):
         try:
@@ -94,7 +94,7 @@ def _whole_number(fault: _Fault) -> _Cure | None:
 
 
 def _nothing(fault: _Fault) -> _Cure | None:
-    """Null and its like, and what clients of other servers write where they set nothing."""
+    """Removes null and empty values, and the values by which clients of other servers leave a field unset."""
     name, value = fault.path[-1], fault.value
     asks = not _is_empty(value)
     if fault.kind == "extra_forbidden":
@@ -104,7 +104,7 @@ def _nothing(fault: _Fault) -> _Cure | None:
 
 
 def _foreign_tool(fault: _Fault) -> _Cure | None:
-    """A tool of a type that is not here, and that the client does not run itself."""
+    """Removes a tool of an unknown type that the client does not run itself."""
     place, _, last = fault.place.rpartition(".")
     tool, path = (fault.holder, fault.path[:-1]) if last == "type" else (fault.value, fault.path)
     if not (place if last == "type" else fault.place).endswith("tools.*"):
@@ -131,14 +131,14 @@ _RULES = (_whole_number, _nothing, _foreign_tool, _unreadable, _known_to_be_igno
 
 
 def _is_empty(value: Any) -> bool:
-    """Null, an empty list, or an object of nothing else."""
+    """Returns whether a value is null, an empty list, or an object of only such values and false."""
     if isinstance(value, dict):
         return all(inner is False or _is_empty(inner) for inner in value.values())
     return value is None or value == []
 
 
 def _order(path: Path) -> list[tuple[int, str]]:
-    """Of paths: what is taken out of a list first leaves those before it in their place."""
+    """Sort key of paths: in reverse order, removals from a list do not shift the entries before them."""
     return [(part, "") if isinstance(part, int) else (0, part) for part in path]
 
 

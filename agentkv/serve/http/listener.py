@@ -1,4 +1,4 @@
-"""What listens for HTTP: uvicorn, which hangs up on clients that never come to ask anything."""
+"""HTTP listener: uvicorn, which closes connections that send no complete request head in time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEADER_SECONDS = 20.0  # for the whole head of a request
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """A socket that listens there. Raises InvalidInput for an address that cannot be had."""
+    """Binds and listens. Raises InvalidInput for an address that is not available."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
@@ -32,7 +32,7 @@ def bind_socket(host: str, port: int) -> socket.socket:
 
 
 def listener(app: ASGIApp) -> uvicorn.Server:
-    """A server of HTTP that leaves signals, and the lifespan of `app`, to whoever runs it."""
+    """Makes an HTTP server that leaves signals and the lifespan of `app` to its caller."""
     config = uvicorn.Config(
         app,
         http=_HeaderTimeoutProtocol,
@@ -49,32 +49,32 @@ def listener(app: ASGIApp) -> uvicorn.Server:
 class _Listener(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Nothing is captured."""
+        """Captures no signals."""
         yield
 
 
 class _HeaderTimeoutProtocol(H11Protocol):
-    """HTTP/1.1 of one client, who has so long for the head of each request: without that a slow one keeps its
-    connection for ever (slow loris)."""
+    """HTTP/1.1 of one client, with a time limit on each request head: without it a slow client occupies its connection
+    for ever (slow loris)."""
 
     _due: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """A client is there."""
+        """Starts the timer of the first request head and disables Nagle's algorithm."""
         super().connection_made(transport)
-        # asyncio does this for sockets that name their protocol, which those that listen here need not: without it an
-        # answer waits for the client's delayed acknowledgement (RFC 896), 40 ms a request.
+        # asyncio does this only for sockets with an explicit protocol number. Without it an answer waits for the
+        # client's delayed acknowledgement (RFC 896), 40 ms per request.
         with suppress(OSError):
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._watch()
 
     def data_received(self, data: bytes) -> None:
-        """It sent something."""
+        """Starts or stops the timer, depending on whether a request head is complete."""
         super().data_received(data)
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is gone."""
+        """Stops the timer."""
         self._forget()
         super().connection_lost(exc)
 

@@ -1,4 +1,4 @@
-"""Who may talk to the server at all: keys, names of the server, and pages of other origins."""
+"""Access control as middleware: keys, host names and origins; and the metrics of requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .responses import ErrorFormat
 
 OPEN = ("/health",)
-ENDPOINT = "agentkv.endpoint"  # of a scope: the path as its endpoint has it
+ENDPOINT = "agentkv.endpoint"  # key of a scope: the endpoint's path template
 
 
 class ApiKeyMiddleware:
@@ -33,7 +33,7 @@ class ApiKeyMiddleware:
         self._errors = errors
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
+        """Passes a request on, or refuses it (ASGI)."""
         if scope["type"] == "http" and scope["path"] not in OPEN and not self._knows(Headers(scope=scope)):
             error = ApiError(
                 "key",
@@ -46,19 +46,19 @@ class ApiKeyMiddleware:
         await self._app(scope, receive, send)
 
     def _knows(self, headers: Headers) -> bool:
-        """Is one of the keys the right one? Clients send several, some of them for others. Each is compared."""
+        """Returns whether one of the keys is right. Clients send several; all are compared, in constant time."""
         given = [*map(_without_scheme, headers.getlist("authorization")), *headers.getlist("x-api-key")]
         return any([hmac.compare_digest(key.strip().encode("latin-1"), self._key) for key in given])
 
 
 def _without_scheme(authorization: str) -> str:
-    """The key of a header. The name of a scheme may be written in any case (RFC 9110)."""
+    """Key in an Authorization header. The scheme's name is case-insensitive (RFC 9110)."""
     scheme, _, key = authorization.strip().replace("\t", " ").partition(" ")
     return key if scheme.lower() == "bearer" else authorization
 
 
 class Hosts:
-    """ASGI middleware: refuses requests that call the server by another name than these."""
+    """ASGI middleware: refuses requests whose Host header has none of these names."""
 
     def __init__(self, app: ASGIApp, names: Sequence[str], errors: Callable[[str], ErrorFormat]) -> None:
         self._app = app
@@ -66,7 +66,7 @@ class Hosts:
         self._errors = errors
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
+        """Passes a request on, or refuses it (ASGI)."""
         if scope["type"] == "http" and (name := _name_in(Headers(scope=scope).get("host", ""))) not in self._names:
             what = (
                 f"the server is not called {preview(name).removeprefix('str ')}: it answers to "
@@ -79,21 +79,21 @@ class Hosts:
 
 
 def _name_in(host: str) -> str:
-    """The name in a Host header, without its port; an IPv6 address without its brackets."""
+    """Name in a Host header, lowercase, without port or an IPv6 address's brackets."""
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
     return (host if host.count(":") > 1 else host.partition(":")[0]).lower()
 
 
 class MetricsMiddleware:
-    """ASGI middleware: counts requests and their seconds, by the path of their endpoint."""
+    """ASGI middleware: counts requests and measures their seconds, by path of the endpoint."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
+        """Passes a request on and measures it (ASGI)."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -114,5 +114,5 @@ class MetricsMiddleware:
 
 
 def cors(app: ASGIApp, origins: tuple[str, ...]) -> ASGIApp:
-    """Lets scripts of these pages in."""
+    """Admits scripts of these origins."""
     return CORSMiddleware(app, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])

@@ -1,4 +1,4 @@
-"""What the server understands, as an OpenAPI 3.1 description."""
+"""OpenAPI 3.1 description of the server."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _REFERENCE = "#/components/schemas/{model}"
 def openapi(
     endpoints: Mapping[tuple[str, str], Callable[..., Any]], bodies: Mapping[Any, type[Body]], models: Sequence[str]
 ) -> dict[str, Any]:
-    """The description of all endpoints.
+    """Makes the description of all endpoints.
 
     Args:
-        endpoints: by method and path; the first line of a docstring says what one does.
-        bodies: what the endpoints that read one read.
-        models: names that `model` of a body may be.
+        endpoints: by method and path; the first line of a docstring becomes the summary.
+        bodies: body class of each endpoint that reads one.
+        models: names that `model` of a body may have.
     """
     known, definitions = models_json_schema([(body, "validation") for body in bodies.values()], ref_template=_REFERENCE)
     schemas = definitions.get("$defs", {})

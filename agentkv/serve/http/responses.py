@@ -1,4 +1,4 @@
-"""Responses that take a while: whole, or as server-sent events. A client that hangs up ends what it asked for."""
+"""Long-running responses, whole or as server-sent events. A client that disconnects cancels its request."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
 
 
 class Emit(Protocol):
-    """Takes one event."""
+    """Callable that takes one event."""
 
     async def __call__(self, data: str, event: str | None = None) -> None:
         """`data` is one line; `event` is the event's name."""
 
 
 class ErrorFormat(Protocol):
-    """How a protocol writes errors."""
+    """Shape of a protocol's errors."""
 
     def error_response(self, error: ApiError) -> Response:
-        """As the whole response."""
+        """Returns the error as a whole response."""
 
     def error_event(self, error: ApiError) -> tuple[str, str | None]:
-        """In a stream that has begun: data and name of the event."""
+        """Returns the error as an event, data and name, in a stream that has begun."""
 
     @property
     def ping(self) -> bytes:
-        """What is sent in a stream where there is nothing to tell for a while."""
+        """Bytes of a keep-alive in a silent stream."""
 
 
 class CancellableResponse(Response):
-    """The response that `work` returns, unless its client hangs up first."""
+    """The response that `work` returns, cancelled if the client disconnects first."""
 
     def __init__(self, work: Callable[[], Awaitable[Response]], errors: ErrorFormat) -> None:
         self._work = work
@@ -45,7 +45,7 @@ class CancellableResponse(Response):
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
+        """Runs the work and sends its response (ASGI)."""
         response: Response | None = None
         async with anyio.create_task_group() as group:
             group.start_soon(_hang_up, receive, group.cancel_scope)
@@ -60,11 +60,11 @@ class CancellableResponse(Response):
 
 
 class Events(Emit):
-    """The events of one response: its head goes out with the first one, or before.
+    """Sends the events of one response. The head goes out with the first event, or earlier by `begin`.
 
     Attributes:
-        begun: was the head sent?
-        alive: sends a sign of life. A protocol whose clients wait for events alone has one of its own in the stream.
+        begun: whether the head was sent.
+        alive: sends a keep-alive. Protocols whose clients count only events replace it by an event of theirs.
     """
 
     alive: Callable[[], Awaitable[None]]
@@ -73,26 +73,26 @@ class Events(Emit):
         self._send = send
         self._head = head
         self.alive = partial(self._body, ping)
-        self._sending = anyio.Lock()  # one thing after another
-        self._count = 0  # of what was sent
+        self._sending = anyio.Lock()  # one part at a time
+        self._count = 0  # sent parts of the body
         self.begun = False
 
     async def __call__(self, data: str, event: str | None = None) -> None:
-        """One event. `data` is one line; `event` is the event's name."""
+        """Sends one event. `data` is one line; `event` is the event's name."""
         name = "" if event is None else f"event: {event}\n"
         await self._body(f"{name}data: {data.translate(_LINE_ENDS)}\n\n".encode())
 
     async def begin(self) -> None:
-        """Sends the head, where there is no event to send yet: what is wrong from then on is an event."""
+        """Sends the head before the first event; errors from then on are events."""
         async with self._sending:
             await self._begin()
 
     async def end(self) -> None:
-        """Nothing more comes."""
+        """Ends the response."""
         await self._body(b"", more=False)
 
     async def ping(self) -> None:
-        """Sends a sign of life whenever nothing else was sent for a while. Never returns."""
+        """Sends a keep-alive each time that nothing was sent for PING_SECONDS. Never returns."""
         while True:
             before = self._count
             await anyio.sleep(PING_SECONDS)
@@ -112,10 +112,10 @@ class Events(Emit):
 
 
 class EventStream(Response):
-    """Server-sent events that `work` emits. What is refused before the head was sent is an error response.
+    """Response of the server-sent events that `work` emits. An error before the head was sent is an error response.
 
-    The head goes out with the first event, or when `work` says so, and at the latest after PING_SECONDS; from then on
-    there is a ping whenever nothing else was sent for so long.
+    The head goes out with the first event, by `Events.begin`, or with the first keep-alive after PING_SECONDS. Each
+    further silence of that length has a keep-alive.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class EventStream(Response):
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
+        """Runs the work and sends its events (ASGI)."""
         emit = Events(send, self._head, self._errors.ping)
         failure: Response | None = None
         async with anyio.create_task_group() as group:
@@ -152,9 +152,9 @@ class EventStream(Response):
 
 
 PING_SECONDS = 10.0  # proxies hang up after 30 to 100 s without a byte, and people lose faith before
-LAST_SECONDS = 10.0  # for what is left to send: a client that does not read must not keep its connection for ever
+LAST_SECONDS = 10.0  # for the last part: a client that does not read must not keep its connection for ever
 
-# Ends of lines to many readers of events, and to nobody who follows the standard. JSON has them in strings alone.
+# Many event parsers split lines at these, against the standard. In JSON they occur only inside strings.
 _LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 
 _HEADERS = [
@@ -165,7 +165,7 @@ _HEADERS = [
 
 
 async def _hang_up(receive: Receive, scope: anyio.CancelScope) -> None:
-    """Cancels once the client is gone."""
+    """Cancels the scope once the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
     scope.cancel()

@@ -1,1 +1,1 @@
-"""OpenAI's protocol."""
+"""Protocols of OpenAI's API."""

@@ -1,4 +1,4 @@
-"""Chat completions: OpenAI's older and most widely spoken endpoint."""
+"""Chat completions, OpenAI's older and most widely used endpoint."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def create_chat_completion(server: Server, request: Request) -> Response:
 
 
 class _Completion:
-    """One request under way."""
+    """One request being answered."""
 
     def __init__(self, server: Server, body: ChatRequest, asked: ReplyRequest, request: Request) -> None:
         self._server = server
@@ -67,7 +67,7 @@ class _Completion:
         self._created = int(time.time())
 
     async def whole(self) -> Response:
-        """The messages, once they are whole."""
+        """Responds with the finished messages."""
         async with self._server.admitted(self._headers), self._server.prompted(self._asked) as prompted:
             async with self._branches(prompted.branch) as branches:
                 prompt, first = len(prompted.branch), self._ids("prompt_token_ids", prompted.branch.tokens)
@@ -82,7 +82,7 @@ class _Completion:
         return JSONResponse(completion.model_dump(mode="json", exclude_unset=True))
 
     async def stream(self, emit: Emit) -> None:
-        """The messages as they come."""
+        """Emits the messages as they are generated."""
         send = partial(self._send, emit)
 
         async def begin(begun: PromptBegun) -> Progress | None:
@@ -108,7 +108,7 @@ class _Completion:
 
     async def _message(self, index: int, branch: Branch, send: Any) -> Reply:
         name_call = handle_of(branch).state.conversation.call_id
-        places: dict[int, int] = {}  # of the calls that are told, which are not all of the message
+        places: dict[int, int] = {}  # index in the stream of each reported call; truncated calls are not reported
 
         async def tell(part: ReplyChunk) -> None:
             logprobs = logprobs_of(part.likely) if self._body.logprobs and part.likely else None

@@ -1,4 +1,4 @@
-"""The body of `POST /v1/chat/completions`."""
+"""Body of `POST /v1/chat/completions`."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ class Function(Body):
     name: Name
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    strict: bool | None = None  # calls are always held to their schema
+    strict: bool | None = None  # calls are always constrained to their schema
 
 
 class Tool(Body):
-    """A tool."""
+    """A function tool."""
 
     type: Literal["function"]
     function: Function
 
     def definition(self) -> dict[str, Any]:
-        """As chat templates take it."""
+        """Definition of the tool for chat templates."""
         return definition_of(self.function.name, self.function.description, self.function.parameters)
 
 
 class Named(Body):
-    """The name of a function."""
+    """Name of a function."""
 
     name: Name
 
@@ -53,7 +53,7 @@ class OneTool(Body):
 
 
 class Schema(Body):
-    """A JSON schema that the content is held to."""
+    """JSON schema of the content."""
 
     name: Name
     description: str | None = None
@@ -62,13 +62,14 @@ class Schema(Body):
 
 
 class Format(Body):
-    """What the content is."""
+    """Format of the content."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: Schema | None = None
 
     def schema_of_content(self) -> Mapping[str, Any] | None:
-        """None for free text. Raises Refused, also for a schema that a grammar cannot hold."""
+        """JSON schema of the content; None for free text. Raises ApiError, also for a schema that no grammar can
+        express."""
         if (self.type == "json_schema") != (self.json_schema is not None):
             raise ApiError("invalid", "json_schema goes with the type json_schema", param="response_format")
         if self.type == "text":
@@ -79,7 +80,7 @@ class Format(Body):
 
 
 class StreamOptions(Body):
-    """Of a stream."""
+    """Options of a stream."""
 
     include_usage: bool = False
     include_obfuscation: Literal[False] = False
@@ -93,7 +94,7 @@ _TEXT_PARTS = {
         "required": ["type", "text"],
     },
 }
-_MESSAGE: dict[str, Any] = {  # what is taken is checked by the SDK, which says what is wrong
+_MESSAGE: dict[str, Any] = {  # the SDK validates messages, with better errors
     "type": "object",
     "properties": {
         "role": {"enum": ["developer", *ROLES]},
@@ -110,7 +111,7 @@ _MESSAGE: dict[str, Any] = {  # what is taken is checked by the SDK, which says 
 
 
 class Message(Body):
-    """A message."""
+    """A message of the conversation."""
 
     role: Any
     content: Any = None
@@ -135,7 +136,7 @@ OfAStream = AfterValidator(_of_a_stream)
 
 
 class ChatRequest(SamplingBody):
-    """What a client asks for. Fields that change nothing here, such as `user`, are taken and not used."""
+    """A request for a chat completion. Fields that change nothing here, such as `user`, are accepted and not used."""
 
     model: str
     messages: Annotated[list[AnyMessage], Field(min_length=1)]
@@ -165,7 +166,7 @@ class ChatRequest(SamplingBody):
     prompt_cache_key: str | None = None
 
     def asked(self, vocab_size: int) -> ReplyRequest:
-        """What it asks of the model. Raises Refused."""
+        """The request, independent of the protocol. Raises ApiError."""
         if self.top_logprobs and not self.logprobs:
             raise ApiError("invalid", "top_logprobs goes with logprobs: true", param="top_logprobs")
         choice = self.tool_choice or "auto"
@@ -190,7 +191,8 @@ class ChatRequest(SamplingBody):
 
 
 def definition_of(name: str, description: str | None, parameters: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A tool as chat templates take it: many read the properties of its parameters. What is null says nothing."""
+    """Definition of a tool for chat templates, many of which read the parameters' properties. Null fields are
+    dropped."""
     said = {key: value for key, value in (parameters or {}).items() if value is not None}
     schema = {"type": "object", "properties": {}, **said}
     check_properties(schema, f"the tool {name!r}")
@@ -198,7 +200,7 @@ def definition_of(name: str, description: str | None, parameters: Mapping[str, A
 
 
 def check_properties(parameters: Mapping[str, Any], whose: str) -> None:
-    """Raises Refused where they are none: chat templates go through them."""
+    """Raises ApiError for properties that are no object, since chat templates iterate over them."""
     properties = parameters.get("properties", {})
     if not isinstance(properties, Mapping):
         what = f"parameters of {whose} have the properties {preview(properties)}, but they must be an object"
@@ -206,7 +208,8 @@ def check_properties(parameters: Mapping[str, Any], whose: str) -> None:
 
 
 def template_message(message: Message, index: int) -> dict[str, Any]:
-    """A message as chat templates take it. Roles are words of theirs: only those that are known go through."""
+    """The message as chat templates take it. Templates print roles, so only known ones are accepted. Raises
+    ApiError."""
     role = "system" if message.role == "developer" else message.role
     if role not in ROLES:
         raise ApiError("invalid", f"it must be one of developer, {', '.join(ROLES)}", param=f"messages.{index}.role")

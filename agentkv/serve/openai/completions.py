@@ -1,4 +1,4 @@
-"""`POST /v1/completions`: texts go on, without messages. The protocol that raw prompts and base models use."""
+"""`POST /v1/completions`: continues texts without messages, for raw prompts and base models."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from ..server import Server
 
 Send = Callable[..., Awaitable[None]]
-"""Takes a piece of a choice: its fields."""
+"""Takes the index of a choice and the fields of its next piece."""
 
 
 async def create_completion(server: Server, request: Request) -> Response:
-    """The endpoint."""
+    """`POST /v1/completions`: texts in, their continuations out."""
     body = await read_body(server, request, CompletionRequest)
     server.check_model(body.model)
     body.check(server.settings.most_choices)
@@ -51,7 +51,7 @@ async def create_completion(server: Server, request: Request) -> Response:
 
 
 class _Completion:
-    """One request under way. Whole choices are those of the stream, put together."""
+    """One request being answered. Whole choices are the joined pieces of the streamed ones."""
 
     def __init__(self, server: Server, body: CompletionRequest, request: Request) -> None:
         self._server = server
@@ -68,7 +68,7 @@ class _Completion:
         self._created = int(time.time())
 
     async def whole(self) -> Response:
-        """The texts, once they are whole."""
+        """Responds with the finished texts."""
         pieces: list[list[dict[str, Any]]] = [[] for _ in range(len(self._body.prompt) * self._body.n)]
 
         async def keep(index: int, **piece: Any) -> None:
@@ -80,7 +80,7 @@ class _Completion:
         return JSONResponse(completion.model_dump(mode="json", exclude_unset=True))
 
     async def stream(self, emit: Events) -> None:
-        """The texts as they come."""
+        """Emits the texts as they are generated."""
 
         async def send(index: int, prompt_progress: Any = None, **piece: Any) -> None:
             progress = {} if prompt_progress is None else {"prompt_progress": prompt_progress}
@@ -93,7 +93,7 @@ class _Completion:
         await emit("[DONE]")
 
     async def _written(self, send: Send, begin: Callable[[], Awaitable[None]] | None = None) -> CompletionUsage:
-        """Has all choices of all prompts written. `begin` is called once the first prompt is being read."""
+        """Generates all choices of all prompts. `begin` is called at the beginning of each prefill."""
         async with self._server.admitted(self._headers):
             made = await gather(*(self._prompt(*each, send, begin) for each in enumerate(self._body.prompt)))
         lengths, cached, generations = zip(*made, strict=True)
@@ -102,7 +102,8 @@ class _Completion:
     async def _prompt(
         self, number: int, prompt: Prompt, send: Send, begin: Callable[[], Awaitable[None]] | None
     ) -> tuple[int, int, Sequence[Generation[Any]]]:
-        """The choices of one prompt; its tokens, and those that were in the cache."""
+        """Generates the choices of one prompt. Returns its number of tokens, how many were cached, and the
+        generations."""
         n = self._body.n
 
         async def begun(begun: PromptBegun) -> Progress | None:
@@ -123,7 +124,7 @@ class _Completion:
         return length, min(prompted.cached, length), made
 
     async def _text(self, index: int, branch: Branch, send: Send) -> Generation[Any]:
-        """One choice, told piece by piece: what is written, and how it ended."""
+        """Generates one choice and sends it piece by piece; the last piece has its finish reason."""
         likely = TextLogprobs(self._spelled, self._begun(branch)) if self._body.logprobs is not None else None
         stream = branch.stream(**self._how, keep="made")
         async with stream as tokens:
@@ -138,7 +139,7 @@ class _Completion:
         return generation
 
     def _first(self, prompt: Prompt, tokens: list[int]) -> dict[str, Any]:
-        """What a choice tells of its prompt."""
+        """Fields about the prompt in a choice's first piece."""
         told = self._ids("prompt_token_ids", tokens)
         if self._body.echo:
             whole = core_of(self._server.context).chat.detokenizer.whole
@@ -170,7 +171,7 @@ def _choice(index: int, text: str = "", **piece: Any) -> CompletionChoice:
 
 
 def _joined(pieces: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One piece of all."""
+    """Joins all pieces of a choice into one."""
     joined = {name: value for piece in pieces for name, value in piece.items()}
     joined["text"] = "".join(piece.get("text", "") for piece in pieces)
     some = [piece["logprobs"] for piece in pieces if piece.get("logprobs")]

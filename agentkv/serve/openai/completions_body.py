@@ -1,4 +1,4 @@
-"""The body of `POST /v1/completions`."""
+"""Body of `POST /v1/completions`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _is_ids(value: Any) -> bool:
 
 
 class CompletionRequest(SamplingBody):
-    """What a client asks for. `user` changes nothing here; it is taken and not used."""
+    """A request for completions. `user` changes nothing here; it is accepted and not used."""
 
     model: str
     prompt: Annotated[list[Prompt], PlainValidator(_prompts)]
@@ -44,7 +44,7 @@ class CompletionRequest(SamplingBody):
     user: str | None = None
 
     def check(self, most_choices: int) -> None:
-        """Raises Refused for what does not go together, or is too much."""
+        """Raises ApiError for fields that exclude each other, and for too many choices."""
         if self.echo and self.logprobs is not None:
             raise ApiError("invalid", "log-probabilities of the prompt are not made; leave one out", param="echo")
         choices = len(self.prompt) * self.n

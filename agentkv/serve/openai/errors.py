@@ -25,11 +25,11 @@ class OpenAIErrors:
     ping = b": ping\n\n"  # a comment: these protocols have no event that says nothing
 
     def error_response(self, error: ApiError) -> Response:
-        """As the whole response."""
+        """Returns the error as a whole response."""
         return JSONResponse(_shape(error), error.status, headers=error.headers)
 
     def error_event(self, error: ApiError) -> tuple[str, str | None]:
-        """In a stream that has begun."""
+        """Returns the error as an event, data and name, in a stream that has begun."""
         return json.dumps(_shape(error)), None
 
 

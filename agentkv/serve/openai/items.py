@@ -1,4 +1,4 @@
-"""Items of a response: their shapes in a request, their messages, and the events that report new ones."""
+"""Items of a response: their shapes in requests, their messages, and the events of new ones."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Status = Literal["in_progress", "completed", "incomplete"]
 
 
 class TextPart(Body):
-    """A part of a message, or of what a tool gave back; those of our own output come back as they were."""
+    """A text part of a message or of a tool's output. Parts of the server's own output are accepted unchanged."""
 
     type: Literal["input_text", "output_text", "text"]
     text: str
@@ -50,7 +50,7 @@ Content = Annotated[list[TextPart], BeforeValidator(_parts)]
 
 
 class MessageItem(Body):
-    """A message."""
+    """A message of the conversation."""
 
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
@@ -65,7 +65,7 @@ def _json(arguments: object) -> object:
 
 
 class CallItem(Body):
-    """A call that the model made."""
+    """A tool call of the model."""
 
     type: Literal["function_call"]
     call_id: str
@@ -77,7 +77,7 @@ class CallItem(Body):
 
 
 class OutputItem(Body):
-    """What came of a call."""
+    """Result of a tool call."""
 
     type: Literal["function_call_output"]
     call_id: str
@@ -87,14 +87,14 @@ class OutputItem(Body):
 
 
 class ThoughtPart(Body):
-    """A part of what the model thought."""
+    """A part of the model's reasoning."""
 
     type: Literal["reasoning_text", "summary_text"]
     text: str
 
 
 class ReasoningItem(Body):
-    """What the model thought before it answered."""
+    """Reasoning of the model before its answer."""
 
     type: Literal["reasoning"]
     id: str | None = None
@@ -103,7 +103,7 @@ class ReasoningItem(Body):
     status: Status | None = None
 
 
-_KINDS: Mapping[str, tuple[type[Body], str]] = {  # and how their ids begin
+_KINDS: Mapping[str, tuple[type[Body], str]] = {  # with the prefix of their ids
     "message": (MessageItem, "msg"),
     "function_call": (CallItem, "fc"),
     "function_call_output": (OutputItem, "fco"),
@@ -112,17 +112,17 @@ _KINDS: Mapping[str, tuple[type[Body], str]] = {  # and how their ids begin
 
 
 def new_id(kind: str) -> str:
-    """An id that nobody guesses."""
+    """A new, random id."""
     return f"{kind}_{secrets.token_hex(16)}"
 
 
 def qualified(namespace: str | None, name: str) -> str:
-    """The name by which the model calls a function."""
+    """Name by which the model calls a function: its namespace and its own name."""
     return name if namespace is None else f"{namespace.rstrip('_')}__{name}"
 
 
 def read_items(given: Sequence[Mapping[str, Any]], ignored: Ignored) -> list[dict[str, Any]]:
-    """Items as they were given, each with an id, and content as parts. Raises Refused for what is none."""
+    """Validates items; the returned ones have an id each, and content as parts. Raises ApiError for anything else."""
     items = []
     for index, item in enumerate(given):
         where = f"input.{index}"
@@ -138,7 +138,7 @@ def read_items(given: Sequence[Mapping[str, Any]], ignored: Ignored) -> list[dic
 
 
 def messages_of(items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The messages that items are: what the model thought, said and called in one go is one message."""
+    """Translates items into messages. Adjacent reasoning, text and calls of the assistant become one message."""
     messages: list[dict[str, Any]] = []
     open_: dict[str, Any] | None = None  # the assistant's message that more items may belong to
     for item in items:
@@ -178,12 +178,12 @@ Item = dict[str, Any]
 
 
 class ResponseOutput:
-    """Items in the order in which the model writes them. One is written at a time.
+    """Output items in the order in which the model writes them, one at a time.
 
     Args:
         name_call: gives calls their ids; they are counted from 0.
-        logprobs: are they part of the text?
-        names: of functions with a namespace, by the names that the model calls them by.
+        logprobs: whether text parts have log probabilities.
+        names: namespace and name of functions with a namespace, by the name that the model uses.
     """
 
     def __init__(
@@ -193,10 +193,10 @@ class ResponseOutput:
         self._name_call = name_call
         self._logprobs = logprobs
         self._names = names
-        self._writing = False  # the last item
+        self._writing = False  # whether the last item is open
 
     def read(self, part: ReplyChunk) -> Iterator[BaseModel]:
-        """Takes a part of the message, and tells of it."""
+        """Adds a chunk of the message and yields its events."""
         likely = list(part.likely) if self._logprobs else []
         for delta in part.deltas:
             if isinstance(delta, TextDelta):
@@ -206,7 +206,7 @@ class ResponseOutput:
                 yield from self._other(delta)
 
     def end(self, cut: bool) -> Iterator[BaseModel]:
-        """The message is over; `cut` where the model was not done."""
+        """Ends the message and yields its last events; `cut` says that the model was not done."""
         yield from self._close("incomplete" if cut else "completed")
 
     def _text(self, text: str, likely: list[TokenLogprob]) -> Iterator[BaseModel]:
@@ -275,12 +275,12 @@ class ResponseOutput:
         return self._event(ResponseContentPartDoneEvent, content_index=0, part=item["content"][0])
 
     def _event(self, kind: type[BaseModel], /, **fields: Any) -> BaseModel:
-        """An event that is about the last item."""
+        """Makes an event about the last item."""
         item = {} if "item" in fields else {"item_id": self.items[-1]["id"]}
         return event_of(kind, output_index=len(self.items) - 1, **item, **fields)
 
 
 def event_of(kind: type[BaseModel], /, **fields: Any) -> BaseModel:
-    """An event; whoever sends it numbers it."""
+    """Makes an event; its sender sets the sequence number."""
     (name,) = get_args(kind.model_fields["type"].annotation)
     return kind.model_validate({"type": name, "sequence_number": 0, **fields})

@@ -1,4 +1,4 @@
-"""Log probabilities in the two shapes of OpenAI: those of a chat message, and those of a raw text."""
+"""Log probabilities in both of OpenAI's shapes: for chat messages and for raw texts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..reply import TokenLogprob
 
 
 def logprobs_of(likely: Sequence[TokenLogprob]) -> ChoiceLogprobs:
-    """Of the content's tokens."""
+    """Log probabilities of the content's tokens."""
     return ChoiceLogprobs(content=[_token(each) for each in likely])
 
 
@@ -29,12 +29,12 @@ def _token(likely: TokenLogprob) -> ChatCompletionTokenLogprob:
 
 
 class TextLogprobs:
-    """How likely the tokens of one text are, piece by piece. Tokens whose text is held back, such as half a character,
-    come with the text; those of a stop string and of the end never do.
+    """Log probabilities of one text's tokens, piece by piece. Tokens whose text is held back, such as half a character,
+    come with that text; tokens of a stop string and of the end are omitted.
 
     Args:
         spelled: the bytes of each token.
-        begun: those of a character that the prompt begins.
+        begun: bytes of an incomplete character at the end of the prompt.
     """
 
     def __init__(self, spelled: Sequence[bytes], begun: bytes) -> None:
@@ -44,7 +44,7 @@ class TextLogprobs:
         self._offset = 0
 
     def of(self, tokens: Sequence[Token]) -> Logprobs:
-        """Of the text of these tokens."""
+        """Log probabilities of the text of these tokens."""
         said: list[Token] = []
         for token in tokens:
             if token.id >= 0:
@@ -60,18 +60,18 @@ class TextLogprobs:
         )
 
     def _place(self, token: Token) -> int:
-        """Where it begins in the text, in characters."""
+        """Offset of the token in the text, in characters."""
         place = self._offset
         self._offset += len(self._decoder.decode(self._spelled[token.id]))
         return place
 
     def _likely(self, token: Token) -> dict[str, float]:
-        """The likeliest ones, and the one that was taken."""
+        """Log probabilities of the likeliest tokens and of the chosen one, by text."""
         likely = {self._name(other.id): other.logprob for other in token.top_logprobs}
         return {**likely, self._name(token.id): token.logprob}
 
     def _name(self, token: int) -> str:
-        """Its text. Where it is no whole character, its bytes as the protocol writes them."""
+        """Text of a token; for an incomplete character its bytes, in the protocol's notation."""
         spelled = self._spelled[token]
         try:
             return spelled.decode()

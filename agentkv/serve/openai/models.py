@@ -1,4 +1,4 @@
-"""`/v1/models`: the served model under each of its names; and `/v1/embeddings`, which a generating model refuses."""
+"""`/v1/models`: the served model under each of its names; and `/v1/embeddings`, which this server refuses."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 async def list_models(server: Server, request: Request) -> Response:
-    """All names."""
+    """`GET /v1/models`: all names of the model."""
     data = [_model(server, name).model_dump() for name in server.settings.names]
     return JSONResponse({"object": "list", "data": data})
 
 
 async def show_model(server: Server, request: Request) -> Response:
-    """One of them."""
+    """`GET /v1/models/{model}`: the model under one of its names."""
     name = request.path_params["model"]
     server.check_model(name)
     return JSONResponse(_model(server, name).model_dump())
@@ -33,6 +33,6 @@ def _model(server: Server, name: str) -> Model:
 
 
 async def refuse_embeddings(server: Server, request: Request) -> Response:
-    """Raises Refused, which says so."""
+    """`POST /v1/embeddings`: always an error, since the model generates text."""
     told = "this server makes no embeddings: the model writes text; ask a server of an embedding model"
     raise ApiError("invalid", told, "unsupported_endpoint")

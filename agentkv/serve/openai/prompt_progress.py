@@ -1,4 +1,4 @@
-"""How far a prompt is read, as llama.cpp's server tells it (`return_progress`)."""
+"""Progress of a prefill in the shape of llama.cpp's server (`return_progress`)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 
 
 class PromptProgress:
-    """`{"total", "cache", "processed", "time_ms"}` of one prompt, which begins to be read now."""
+    """`{"total", "cache", "processed", "time_ms"}` of one prompt, timed from its construction."""
 
     def __init__(self, begun: PromptBegun) -> None:
         self._began = time.monotonic()
         self._of_prompt = {"total": len(begun.tokens), "cache": begun.cached}
 
     def __call__(self, processed: int) -> dict[str, int]:
-        """`processed` counts what was in the cache as well."""
+        """Returns the progress; `processed` counts tokens, cached ones included."""
         passed = time.monotonic() - self._began
         return {**self._of_prompt, "processed": processed, "time_ms": round(1000 * passed)}

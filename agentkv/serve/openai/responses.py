@@ -49,12 +49,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What is known of a response that is stored, beside its branch.
+    """A stored response, beside its branch.
 
     Attributes:
-        response: as it was given.
-        items: its input, without that of the responses before it.
-        begins: what the tokens of its branch begin with.
+        response: JSON of the response as it was sent.
+        items: its own input items, without those of previous responses.
+        begins: instructions, tools and template that its branch begins with.
     """
 
     response: Mapping[str, Any]
@@ -63,7 +63,7 @@ class Stored:
 
 
 class ResponsePrefix(NamedTuple):
-    """What a prompt begins with, and what is not carried over from one response to the next."""
+    """Beginning of a prompt; responses do not inherit it from previous ones."""
 
     instructions: str | None
     tools: Sequence[Mapping[str, Any]]
@@ -71,17 +71,17 @@ class ResponsePrefix(NamedTuple):
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """The message that instructions are."""
+        """The instructions as a system message; empty without instructions."""
         return [] if self.instructions is None else [{"role": "system", "content": self.instructions}]
 
 
 def kept_as(response: str) -> str:
-    """The name of a response's branch among those that wait."""
+    """Name of a response's branch in the conversation cache."""
     return f"response:{response}"
 
 
 async def create_response(server: Server, request: Request) -> Response:
-    """The endpoint."""
+    """`POST /v1/responses`: items in, items out."""
     body = await read_body(server, request, ResponsesRequest)
     server.check_model(body.model)
     items = body.items(server.ignored)
@@ -93,7 +93,7 @@ async def create_response(server: Server, request: Request) -> Response:
 
 
 class _Creation:
-    """One request under way."""
+    """One request being answered."""
 
     def __init__(
         self,
@@ -112,10 +112,10 @@ class _Creation:
         self._headers = headers
         self._id = new_id("resp")
         self._created = int(time.time())
-        self._count = 0  # of events
+        self._count = 0  # number of sent events
 
     async def whole(self) -> Response:
-        """The response, once it is whole."""
+        """Responds with the finished response."""
         async with self._server.admitted(self._headers), self._prompted() as prompted:
             output, prompt = self._output(prompted.branch), len(prompted.branch)
             written = await generate_reply(prompted.branch, self._asked)
@@ -127,7 +127,8 @@ class _Creation:
         return JSONResponse(response)
 
     async def stream(self, emit: Events) -> None:
-        """The response as it comes. What is refused before its prompt is read is an error response."""
+        """Emits the response as it is generated. Errors before the prefill are error responses, later ones a "failed"
+        event."""
         try:
             await self._events(emit)
         except Exception as error:
@@ -169,8 +170,8 @@ class _Creation:
         await emit(event.model_dump_json(exclude_unset=True, by_alias=True), event.type)
 
     def _prompted(self, begin: Begin = untold) -> AbstractAsyncContextManager[Prompted]:
-        """What the branch holds that it goes on from, where that begins as its client now says. Else the
-        conversation has other tokens from the first on, and is read anew."""
+        """The prompted branch: it continues the previous response's branch if that begins with the same instructions,
+        tools and template. Else all tokens differ, and the whole conversation is a new prompt."""
         begins, asked = self._begins, self._asked
         previous = self._body.previous_response_id
         if previous is None:
@@ -192,12 +193,13 @@ class _Creation:
         return ResponseOutput(handle_of(branch).state.conversation.call_id, self._body.logprobs, names)
 
     async def _keep(self, prompted: Prompted, response: Mapping[str, Any], written: Reply) -> None:
-        """For a client that goes on from its id, and for one that comes back with all of it."""
+        """Caches the response for requests that continue it by id, and for those that send the whole conversation
+        again."""
         if self._body.stored:
             stored = Stored(response, self._items, self._begins)
             try:
                 kept = await self._server.with_room(prompted.branch.fork)
-            except TooManyBranches:  # by its id alone, then
+            except TooManyBranches:  # then it can be continued by its id only
                 return prompted.keep(kept_as(self._id), promised=True, note=stored)
             self._server.shelf.put(kept_as(self._id), kept, promised=True, note=stored)
         if self._body.previous_response_id is None:
@@ -252,7 +254,7 @@ class _Creation:
 
 
 def found(server: Server, response: str, missing: ApiError) -> tuple[CachedConversation, Stored]:
-    """A response that is stored. Raises `missing`."""
+    """Looks up a stored response. Raises `missing`."""
     kept = server.shelf.kept(kept_as(response))
     if kept is None:
         raise missing
@@ -286,12 +288,15 @@ def _choice(body: ResponsesRequest) -> object:
 
 
 async def show_response(server: Server, request: Request) -> Response:
-    """`GET`: the response as it was given."""
+    """`GET /v1/responses/{response}`: a stored response as it was sent."""
     return JSONResponse(_stored(server, request).response)
 
 
 async def delete_response(server: Server, request: Request) -> Response:
-    """`DELETE`: it is forgotten, and its cells are free. Those that went on from it stay."""
+    """`DELETE /v1/responses/{response}`: deletes a stored response and frees its cells.
+
+    Responses that continue it stay.
+    """
     _stored(server, request)
     response = request.path_params["response"]
     server.shelf.drop(kept_as(response))
@@ -299,8 +304,10 @@ async def delete_response(server: Server, request: Request) -> Response:
 
 
 async def list_input_items(server: Server, request: Request) -> Response:
-    """`GET .../input_items`: its own input, without that of the responses before it; the newest first, or as the
-    parameters `order`, `after` and `limit` say."""
+    """`GET .../input_items`: input items of a response, without those of previous responses.
+
+    Newest first, or by the parameters `order`, `after` and `limit`.
+    """
     items = list(_stored(server, request, "order", "after", "limit").items)
     asked = request.query_params
     if asked.get("order", "desc") not in ("asc", "desc"):
@@ -321,7 +328,7 @@ async def list_input_items(server: Server, request: Request) -> Response:
 
 
 def _stored(server: Server, request: Request, *known: str) -> Stored:
-    """Raises Refused, also for query parameters that mean nothing here."""
+    """The stored response of a request's path. Raises ApiError, also for unknown query parameters."""
     for name in request.query_params:
         if name not in known:
             what = f"{name} is not supported by this server; leave it out"

@@ -1,4 +1,4 @@
-"""The body of `POST /v1/responses`."""
+"""Body of `POST /v1/responses`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Metadata = Annotated[
 
 
 class FunctionTool(Body):
-    """A function that the model may call. Calls are always held to its schema."""
+    """A function that the model may call. Calls are always constrained to its schema."""
 
     type: Literal["function"]
     name: Name
@@ -35,7 +35,7 @@ class FunctionTool(Body):
 
 
 class NamespaceTool(Body):
-    """Functions under one name. The model is shown them under both names, and told of each in a call."""
+    """Functions in a namespace. The model sees each under a name joined of both; calls report both."""
 
     type: Literal["namespace"]
     name: Name
@@ -44,7 +44,7 @@ class NamespaceTool(Body):
 
 
 def _kind(tool: object) -> str:
-    """What is no namespace is read as a function: errors say what is wrong with that."""
+    """Tag of the union's member. Anything but a namespace is validated as a function, whose errors name the fault."""
     return "Namespace" if isinstance(tool, dict) and tool.get("type") == "namespace" else "Function"
 
 
@@ -54,14 +54,14 @@ AnyTool = Annotated[
 
 
 class ToolChoice(Body):
-    """Which tool is to be called."""
+    """Whether and which tool the model calls."""
 
     type: Literal["auto", "none", "required", "function"]
     name: Name | None = None
 
 
 class Format(Body):
-    """What the text is."""
+    """Format of the text."""
 
     type: Literal["text", "json_object", "json_schema"]
     name: Name | None = None
@@ -70,7 +70,8 @@ class Format(Body):
     strict: bool | None = None
 
     def schema_of_content(self) -> Mapping[str, Any] | None:
-        """None for free text. Raises Refused, also for a schema that a grammar cannot hold."""
+        """JSON schema of the content; None for free text. Raises ApiError, also for a schema that no grammar can
+        express."""
         if (self.type == "json_schema") != (self.schema_ is not None and self.name is not None):
             raise ApiError("invalid", "name and schema go with the type json_schema", param="text.format")
         if self.type == "text":
@@ -80,19 +81,19 @@ class Format(Body):
 
 
 class Text(Body):
-    """How the text is to be."""
+    """Options of the text."""
 
     format: Format | None = None
 
 
 class Reasoning(Body):
-    """How much the model thinks. What it thought is given as it is; nobody makes a summary of it."""
+    """Effort of the model's reasoning. Reasoning is returned whole; there are no summaries."""
 
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
 
 
 class StreamOptions(Body):
-    """Of a stream."""
+    """Options of a stream."""
 
     include_obfuscation: Literal[False] = False
 
@@ -102,7 +103,7 @@ def _worded(choice: object) -> object:
 
 
 class ResponsesRequest(SamplingBody):
-    """What a client asks for. Fields that change nothing here, such as `user`, are taken and not used."""
+    """A request for a response. Fields that change nothing here, such as `user`, are accepted and not used."""
 
     model: str
     input: str | list[dict[str, Any]]
@@ -129,16 +130,16 @@ class ResponsesRequest(SamplingBody):
 
     @property
     def stored(self) -> bool:
-        """Is the response kept for those that come later?"""
+        """Whether the response is kept for later requests."""
         return self.store is not False
 
     @property
     def logprobs(self) -> bool:
-        """Are they asked for?"""
+        """Whether log probabilities are requested."""
         return LOGPROBS in (self.include or ())
 
     def functions(self) -> list[tuple[str, str | None, FunctionTool]]:
-        """Each function under the name that the model calls it by, with its namespace."""
+        """Name by which the model calls each function, its namespace or None, and the function."""
         functions: list[tuple[str, str | None, FunctionTool]] = []
         for tool in self.tools or ():
             if isinstance(tool, FunctionTool):
@@ -148,7 +149,7 @@ class ResponsesRequest(SamplingBody):
         return functions
 
     def items(self, ignored: Ignored) -> list[dict[str, Any]]:
-        """The input as items. Raises Refused for what none is."""
+        """The input as items. Raises ApiError for anything else."""
         if isinstance(self.input, str):
             return read_items([{"role": "user", "content": self.input}], ignored)
         if not self.input:
@@ -156,7 +157,7 @@ class ResponsesRequest(SamplingBody):
         return read_items(self.input, ignored)
 
     def asked(self, items: list[dict[str, Any]], vocab_size: int) -> ReplyRequest:
-        """What it asks of the model, its instructions left out. Raises Refused, InvalidInput."""
+        """The request, independent of the protocol and without its instructions. Raises ApiError and InvalidInput."""
         if self.top_logprobs and not self.logprobs:
             raise ApiError("invalid", f"top_logprobs goes with {LOGPROBS!r} in include", param="top_logprobs")
         form = self.text and self.text.format

@@ -1,4 +1,4 @@
-"""How tokens are drawn, as OpenAI's requests say it."""
+"""Sampling parameters of OpenAI's requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Stop = str | Annotated[list[str], Field(max_length=MOST_STOPS)] | None
 
 
 class SamplingBody(Body):
-    """The parameters of every request that has the model speak. The defaults are the protocol's: temperature 1.
+    """Sampling parameters of all requests that generate text. The defaults are the protocol's: temperature 1.
 
     `top_k`, `min_p` and `repetition_penalty` are extensions that other servers have as well.
     """
@@ -30,7 +30,7 @@ class SamplingBody(Body):
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
 
     def sampling(self, vocab_size: int) -> Sampling:
-        """The same for the SDK. Raises Refused for a bias of no token."""
+        """Sampling parameters for the SDK. Raises ApiError for a bias whose key is no token id."""
         given = self.model_dump(include=set(SamplingBody.model_fields) - {"logit_bias", "seed"}, exclude_none=True)
         bias = {_token(name, vocab_size): value for name, value in (self.logit_bias or {}).items()}
         seed = None if self.seed is None else self.seed % 2**63
@@ -38,7 +38,7 @@ class SamplingBody(Body):
 
 
 def stops_of(stop: Stop) -> list[str]:
-    """The stop strings. Raises Refused for an empty one."""
+    """Stop strings as a list. Raises ApiError for an empty one."""
     stops = [stop] if isinstance(stop, str) else stop or []
     if "" in stops:
         raise ApiError("invalid", "a stop string is empty", param="stop")

@@ -1,4 +1,4 @@
-"""How many tokens a request took, in the shape of OpenAI's API."""
+"""Token usage in the shape of OpenAI's API."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..._types.results import Generation
 
 
 def usage_of(prompt: int, cached: int, made: Iterable[Generation[Any]], reasoning: int = 0) -> CompletionUsage:
-    """Of a prompt of so many tokens, some of which were in the cache, and of what was made of it, some of which is
-    reasoning."""
+    """Token usage of a prompt, of which `cached` tokens were in the cache, and of its generations, of which `reasoning`
+    tokens are reasoning."""
     completion = sum(len(each.tokens) for each in made)
     return CompletionUsage(
         prompt_tokens=prompt,

@@ -1,4 +1,4 @@
-"""The bodies of `/v1/tokens`."""
+"""Bodies of `/v1/tokens`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length
 
 
 class Prompt(Body):
-    """Token ids, at least one. `fingerprint` and `cache` name the model that they are of, and what its cache makes of
-    keys and values; without them they are this one's."""
+    """Token ids, at least one. `fingerprint` and `cache` identify the model and the cache configuration that they
+    belong to; None means this server's."""
 
     tokens: Tokens
     fingerprint: str | None = None
@@ -23,9 +23,9 @@ class Prompt(Body):
 
 
 class GenerateTokens(Prompt):
-    """`POST /v1/tokens`: as the SDK's `generate`. `draws` is the stream that random numbers are from: the same tokens,
-    seed and stream give the same tokens. `made` and `output_made`: so many of the last tokens are of this generation
-    already, which goes on: penalties count those, and the output began with these."""
+    """`POST /v1/tokens`: options of the SDK's `generate`. `draws` is the stream of random numbers: equal tokens, seed
+    and stream give equal output. With `made` and `output_made` the request continues a generation: the last `made`
+    tokens count for penalties, and the last `output_made` of them are the beginning of the output."""
 
     max_tokens: Count = 256
     stop: Stops | None = None
@@ -37,7 +37,7 @@ class GenerateTokens(Prompt):
     output_made: Annotated[int, Field(ge=0, lt=2**31)] = 0
 
     def options(self) -> GenerateOptions:
-        """How it runs. Raises Refused, InvalidInput."""
+        """Options of the generation. Raises ApiError and InvalidInput."""
         return GenerateOptions.checked(
             max_tokens=self.max_tokens,
             stop=self.stop,
@@ -46,7 +46,7 @@ class GenerateTokens(Prompt):
         )
 
     def constraint(self) -> Any:
-        """What it must be. Raises Refused, InvalidInput."""
+        """Constraint of the output; `str` for free text. Raises ApiError and InvalidInput."""
         return str if self.output is None else self.output.asked()
 
 

@@ -1,5 +1,5 @@
-"""`/v1/tokens`: token ids in, token ids out, and nothing kept between requests but what the cache remembers. What
-`Context.connect(..., backend="agentkv")` speaks."""
+"""`/v1/tokens`: token ids in, token ids out, without state between requests except the prefix cache. Protocol of
+`Context.connect(..., backend="agentkv")`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ P = TypeVar("P", bound=Prompt)
 
 
 async def show_facts(server: Server, request: Request) -> Response:
-    """`GET /v1/tokens`: what a client must know of the model."""
+    """`GET /v1/tokens`: properties of the model that a client needs."""
     info = server.context.model_info
     told = {
         "names": list(server.settings.names),
@@ -64,7 +64,7 @@ async def show_tokenizer(server: Server, request: Request) -> Response:
 
 
 async def generate_tokens(server: Server, request: Request) -> Response:
-    """`POST /v1/tokens`: what follows these tokens, as server-sent events. A client that hangs up ends it."""
+    """`POST /v1/tokens`: continuation of these tokens, as server-sent events. A client that disconnects ends it."""
     body = await _body(server, request, GenerateTokens)
     asked = GenerationRequest.checked(
         NO_BRANCH,
@@ -106,7 +106,7 @@ async def generate_tokens(server: Server, request: Request) -> Response:
 
 
 async def prefill_tokens(server: Server, request: Request) -> Response:
-    """`POST /v1/tokens/prefill`: the cache has these tokens then."""
+    """`POST /v1/tokens/prefill`: computes these tokens into the cache."""
     body = await _body(server, request, Prompt)
 
     async def work() -> Response:
@@ -117,7 +117,7 @@ async def prefill_tokens(server: Server, request: Request) -> Response:
 
 
 async def logits_of_tokens(server: Server, request: Request) -> Response:
-    """`POST /v1/tokens/logits`: the row behind these tokens, float32 in little-endian order."""
+    """`POST /v1/tokens/logits`: logits behind these tokens, float32 in little-endian order."""
     body = await _body(server, request, Prompt)
 
     async def work() -> Response:
@@ -130,7 +130,7 @@ async def logits_of_tokens(server: Server, request: Request) -> Response:
 
 
 async def select_tokens(server: Server, request: Request) -> Response:
-    """`POST /v1/tokens/select`: how likely continuations are."""
+    """`POST /v1/tokens/select`: log probabilities of continuations."""
     body = await _body(server, request, SelectTokens)
 
     async def work() -> Response:
@@ -142,15 +142,14 @@ async def select_tokens(server: Server, request: Request) -> Response:
 
 
 async def _body(server: Server, request: Request, shape: type[P]) -> P:
-    """Raises Refused where the tokens are another model's, or another cache's: this server may have been started
-    anew."""
+    """Reads a body. Raises ApiError, also for tokens of another model or cache: the server may have been restarted."""
     body = await read_body(server, request, shape)
     check_model(server, body.fingerprint, body.cache)
     return body
 
 
 def check_model(server: Server, fingerprint: str | None, cache: str | None) -> None:
-    """Raises Refused where a client knows another model, or another cache, than there are here."""
+    """Raises ApiError where the client expects another model or cache configuration than the server has."""
     info = server.context.model_info
     for name, what, given, here in (
         ("fingerprint", "model", fingerprint, info.fingerprint),

@@ -1,4 +1,4 @@
-"""`POST /tokenize` and `POST /detokenize`: texts and conversations as token ids, and back. As vLLM has them."""
+"""`POST /tokenize` and `POST /detokenize`: texts and conversations to token ids and back, in vLLM's shapes."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ _OF_MESSAGES = {"tools", "add_generation_prompt", "chat_template_kwargs"}
 
 
 class TokenizeRequest(Body):
-    """A text, or a conversation.
+    """A text or a conversation to tokenize.
 
-    `add_special_tokens` puts in front of a text what the model expects there, as `POST /v1/completions` does.
-    `parse_special` is llama.cpp's: without it control tokens that the text spells stay text, which is what texts of
-    others need.
+    `add_special_tokens` prepends the special tokens that the model expects, as `POST /v1/completions` does.
+    `parse_special` (llama.cpp's name) parses control tokens in the text; turn it off for texts of others.
     """
 
     model: str | None = None
@@ -43,7 +42,7 @@ class TokenizeRequest(Body):
     return_token_strs: bool | None = None
 
     def check(self) -> None:
-        """Raises Refused for what does not go together."""
+        """Raises ApiError for fields that exclude each other."""
         if (self.prompt is None) == (self.messages is None):
             raise ApiError("invalid", "give either a prompt or messages", param="prompt")
         others = _OF_MESSAGES if self.messages is None else _OF_PROMPT
@@ -54,14 +53,14 @@ class TokenizeRequest(Body):
 
 
 class DetokenizeRequest(Body):
-    """Token ids."""
+    """Token ids to decode."""
 
     model: str | None = None
     tokens: list[int]
 
 
 async def tokenize(server: Server, request: Request) -> Response:
-    """`{"count", "max_model_len", "tokens"}`, and `token_strs` where they are asked for."""
+    """`POST /tokenize`: `{"count", "max_model_len", "tokens"}`, and `token_strs` with `return_token_strs`."""
     body = await read_body(server, request, TokenizeRequest)
     if body.model is not None:
         server.check_model(body.model)
@@ -80,7 +79,7 @@ async def tokenize(server: Server, request: Request) -> Response:
 
 
 async def detokenize(server: Server, request: Request) -> Response:
-    """`{"prompt"}`: the text, control tokens included."""
+    """`POST /detokenize`: `{"prompt"}`, the text with its control tokens."""
     body = await read_body(server, request, DetokenizeRequest)
     if body.model is not None:
         server.check_model(body.model)
@@ -106,7 +105,7 @@ async def _tokens(server: Server, body: TokenizeRequest) -> list[int]:
 
 
 def _longest(server: Server) -> int:
-    """Tokens that a conversation may have: as many as the model has positions, and the cache cells."""
+    """Maximum number of tokens of a conversation: the model's positions, at most the cache's cells."""
     info = server.context.model_info
     capacity = server.context.stats.capacity
     return min(info.max_positions or capacity, capacity)

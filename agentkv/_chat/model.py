@@ -74,6 +74,22 @@ class ChatModel:
         ends = {character.encode()[-1] for character in self.format.call_ends}
         return frozenset(i for i, spelled in enumerate(self.token_bytes) if not ends.isdisjoint(spelled))
 
+    def conversation_tokens(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        variables: Mapping[str, Any],
+        *,
+        reply: bool,
+    ) -> list[int]:
+        """Ids of a conversation; with `reply` up to where the assistant speaks. In any thread. Raises InvalidInput."""
+        own = self.tokenizer
+        if reply:
+            rendered = own._render_reply(messages, tools, variables)
+        else:
+            rendered = own._render(messages, tools, reply=False, variables=variables)
+        return self._tokenizer.encode_rendered(rendered)
+
     def reply_parser(self, prefix: str, tools: Sequence[Mapping[str, Any]]) -> ReplyParser:
         """Reads a message of which the prompt has `prefix`, with calls of these tools."""
         return ReplyParser(self.format, self.token_bytes, prefix, tools)

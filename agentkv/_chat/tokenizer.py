@@ -119,13 +119,7 @@ class Tokenizer:
         Raises:
             InvalidInput: malformed messages or tools, no template, or a template that refuses them or does not end.
         """
-        return self.apply_template(messages, tools, variables, opened=add_generation_prompt)
-
-    def apply_template(
-        self, messages: object, tools: object, variables: Mapping[str, Any], opened: object
-    ) -> list[int]:
-        """As `apply_chat`, with the variables as a mapping, which may have any names."""
-        return self._tokenizer.encode_rendered(self._render(messages, tools, opened, variables))
+        return self._tokenizer.encode_rendered(self._render(messages, tools, add_generation_prompt, variables))
 
     def render_chat(
         self,
@@ -136,13 +130,6 @@ class Tokenizer:
     ) -> str:
         """The text of which `apply_chat` makes ids. Raises as it does."""
         return self._render(messages, tools, add_generation_prompt, variables).text
-
-    def apply_reply(
-        self, messages: Sequence[ChatMessage], tools: object = None, variables: Mapping[str, Any] | None = None
-    ) -> list[int]:
-        """Ids of a conversation up to where the assistant speaks: its turn is opened, or goes on within its last
-        message. Results of tools are put behind the calls that they answer. Raises as `apply_chat`."""
-        return self._tokenizer.encode_rendered(self._render_reply(messages, tools, variables or {}))
 
     def _render_reply(
         self, messages: Sequence[ChatMessage], tools: object, variables: Mapping[str, Any]

@@ -170,9 +170,9 @@ class Server:
 
         Raises InvalidInput.
         """
-        tokenizer, variables = self.context.tokenizer, checked_template(template, known=True)
-        apply = tokenizer.apply_reply if reply else partial(tokenizer.apply_template, opened=False)
-        work = partial(apply, messages, tools or None, variables=variables)
+        variables = checked_template(template, known=True)
+        chat = core_of(self.context).chat
+        work = partial(chat.conversation_tokens, messages, tools or None, variables, reply=reply)
         return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
 
     def remember(self, prompted: Prompted, asked: ReplyRequest, written: Reply) -> None:

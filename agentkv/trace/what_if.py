@@ -124,10 +124,7 @@ class WhatIf:
             (
                 record.how
                 for record in self._story.records
-                if isinstance(record, JobBegan)
-                and record.branch == said.branch
-                and record.how
-                and record.at > said.at
+                if isinstance(record, JobBegan) and record.branch == said.branch and record.how and record.at > said.at
             ),
             None,
         )

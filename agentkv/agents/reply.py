@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 Written = Callable[[ParsedCall, bool], None]
 
-_LOOKED_AT = 64  # so often a message is read that nobody listens to, for text that repeats itself
+_LOOKED_AT = 64  # tokens between two checks for repetition, of a message whose events nobody reads
 _PREFIX = 64  # tokens before the message, in which a template may have begun it, with `<think>` say
 
 
 class Reply:
-    """A message that is generated on a held branch. `message` and `generation` are there once it was read.
+    """A message that is generated on a leased branch. `message` and `generation` are set once `read` returns.
 
     Attributes:
-        message: its content, reasoning and calls.
-        generation: its tokens.
+        message: content, reasoning and calls.
+        generation: tokens of the message.
     """
 
     message: ParsedMessage
@@ -52,11 +52,13 @@ class Reply:
         self._repetition = Repetition()
         self._bytes = self._chat.token_bytes
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._unheard = False  # the reader has not got what it was told last
+        self._unheard = False  # the reader has not received the last event
 
     async def read(self, written: Written) -> None:
-        """Generates it to its end; `written` is told of each call once it is complete, or never will be, and whether
-        the message is whole by then. Where it is not and that raises EndOfCalls, the message has no more.
+        """Generates the message to its end.
+
+        Calls `written(call, whole)` for each call that is complete or never will be; `whole` says whether the message
+        is complete. Where it is not, `written` may raise EndOfCalls, which ends the message there.
 
         Raises LimitReached or ContextFull for a message that is cut short, BranchClosed where the branch is closed.
         """
@@ -104,7 +106,7 @@ class Reply:
         turn.text = self.message.content
 
     async def _end_behind(self, calls: int, stream: TokenStream[Any], prefix: str, start: int) -> None:
-        """The message ends behind so many calls, whatever was made after them."""
+        """Cuts the message after its first `calls` calls, and rolls back the tokens that follow."""
         parser = self._parser(prefix)
         self._decoder.reset()
         tokens, count = handle_of(self._held).state.tokens[start:], 0
@@ -120,18 +122,21 @@ class Reply:
         await self._held.rollback(start + count)
 
     def _parser(self, prefix: str) -> MessageParser:
-        """Reads it. Where no call may be made, what looks like one is text."""
+        """Parser of the message. Where no call is allowed, text that looks like one stays text."""
         called = () if self._to.choice == "none" else self._turn.definitions
         return self._chat.format.parser(prefix=prefix, tools=called)
 
     def _begun(self) -> str:
-        """What the template wrote of the message."""
+        """Text of the message that the template has already written, such as `<think>`."""
         written = self._spelled(handle_of(self._held).state.tokens[-_PREFIX:]).decode("utf-8", "replace")
         return self._chat.format.template.begun_in(written)
 
     def _stream(self, prefix: str) -> TokenStream[Any]:
-        """Its tokens. Where somebody listens each comes at once, and those that were read are kept; else they come with
-        those that may complete a call, and all are kept."""
+        """Token stream of the message.
+
+        With an event listener, tokens arrive one at a time, and those that were read are kept. Without one, they arrive
+        in batches that end where a call may be complete, and all are kept.
+        """
         turn, agent, chat = self._turn, self._turn.agent, self._chat
         left = min(agent.max_tokens - turn.generated, turn.steering.max_message_tokens)
         if left <= 0:
@@ -175,12 +180,12 @@ class Reply:
         return self._decoder.decode(self._spelled(tokens))
 
     def _spelled(self, tokens: Iterable[int]) -> bytes:
-        """The text of tokens as a parser reads it: special ones are part of it."""
+        """UTF-8 bytes of tokens as the parser reads them, special tokens included."""
         table, size = self._bytes, len(self._bytes)
         return b"".join([table[i] for i in tokens if 0 <= i < size])
 
     def _check_whole(self) -> None:
-        """A message that was cut short is no message: its last call may be half a call."""
+        """Raises for a message that was cut short, as its last call may be incomplete."""
         count, reason = len(self.generation.tokens), self.generation.finish_reason
         turn = self._turn
         if reason == "repetition":
@@ -209,7 +214,7 @@ class Reply:
 
 
 class EndOfCalls(Exception):
-    """The message ends behind so many of its calls."""
+    """Ends the message after its first `calls` calls."""
 
     def __init__(self, calls: int) -> None:
         super().__init__(calls)
@@ -217,7 +222,7 @@ class EndOfCalls(Exception):
 
 
 class _AtTimes(Container[int]):
-    """These tokens, and now and then any."""
+    """Container of these tokens, and of every `_LOOKED_AT`-th token that is looked up."""
 
     def __init__(self, tokens: Container[int]) -> None:
         self._tokens = tokens

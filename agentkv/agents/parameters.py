@@ -68,7 +68,7 @@ class Parameters:
                 names[f"p{index}"] = parameter.name
                 fields[f"p{index}"] = (Annotated[hint, Field(alias=parameter.name)], default)
             return cls(_model_of(fields), names, descriptions, takes_context)
-        except Exception as error:  # pydantic's own, and whatever hints and their hooks raise
+        except Exception as error:  # pydantic's own, and any error of hints and their hooks
             which = next(
                 (f"{each.name} of tool {name} has" for each, hint in parameters if not _has_schema(hint)), None
             )

@@ -43,7 +43,10 @@ class ConstraintDriver:
         self._states: dict[int, Matcher] = {}
 
     def take_turns(self, turns: list[Turn], ended: list[int]) -> list[Answer]:
-        """Advances each matcher by its new tokens and returns the allowed draft nodes. On the step loop's thread."""
+        """Advances each matcher by its new tokens, on the step loop's thread.
+
+        Returns for each turn the allowed draft nodes, the forced tokens, whether the output is complete, and the fault.
+        """
         for job in ended:
             self._end(job)
         return [self._answer(*turn) for turn in turns]
@@ -65,7 +68,7 @@ class ConstraintDriver:
                 return [], [], True, ""
             forced = state.forced(most)
             return state.allowed(tokens, parents), forced, False, ""
-        except BaseException as error:  # a user's object may raise anything, and the others' turns go on
+        except BaseException as error:  # a user's object may raise anything, and other turns continue
             self._rules.pop(job, None)
             self._states.pop(job, None)
             return [], [], False, _reason(error)

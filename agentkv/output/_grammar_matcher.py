@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _KNOWN_TEXTS = 1024  # texts whose tokens are cached
 _AROUND_DIGITS = 16  # sign, point and exponent of a number, and what is before it
-_MOST_WAYS = 50_000  # to go on at one place: an object takes four for each property that may be missing
+_MOST_WAYS = 50_000  # to continue at one position: an object takes four for each optional property
 
 
 class GrammarVocabulary:

@@ -110,7 +110,7 @@ def _referring(schema: dict[str, Any], parts: list[dict[str, Any]]) -> Iterator[
 
 
 def _fault_alone(part: dict[str, Any]) -> str | None:
-    """Fault for which no grammar can enforce a part by itself, without its references; None if there is none."""
+    """Fault for which no grammar can enforce a part without its references, alone or as a property; None without."""
     alone = _without_references(part)
     return unheld(alone) or unwritable_text({"properties": {"part": alone}})
 

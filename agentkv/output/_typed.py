@@ -94,7 +94,7 @@ class Typed(GrammarSource[Out]):
         try:
             adapter: TypeAdapter[Out] = TypeAdapter(kind)
             schema = adapter.json_schema(schema_generator=GrammarJsonSchema)
-        except Exception as error:  # pydantic's own, and whatever a type's hooks raise
+        except Exception as error:  # pydantic's own, and any error of a type's hooks
             reason = str(error).split("\n")[0].partition(". Set `arbitrary")[0]
             raise InvalidInput(
                 f"output is {_named(kind)}, of which pydantic makes no JSON: {reason}; pass a pydantic model, a "

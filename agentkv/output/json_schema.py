@@ -80,7 +80,7 @@ def unheld(schema: dict[str, Any]) -> str | None:
 def styled(schema: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     """The schema with an `x-guidance` of these options; its own options take precedence."""
     style = schema.get("x-guidance", {})
-    if isinstance(style, dict):  # llguidance says what is wrong with another
+    if isinstance(style, dict):  # llguidance reports the fault of another
         style = options | (BOUNDED_SPACE if style.get("whitespace_flexible") else {}) | style
     return {**as_meant(schema), "x-guidance": style}
 

@@ -172,7 +172,7 @@ class ConnectOptions:
                 verify=self._verify if url.startswith("https:") else False,  # certificates take a moment to read
                 http2=find_spec("h2") is not None,
             )
-        except Exception as error:  # whatever it is, the environment says it
+        except Exception as error:  # in any case a fault of the environment
             raise InvalidInput(
                 f"no connection to {url} can be set up: {error}; look at HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY "
                 "and SSL_CERT_FILE in the environment"

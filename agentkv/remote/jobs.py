@@ -229,7 +229,7 @@ class GenerateJob(RemoteJob):
         self._waiting: deque[tuple[int, float, Top]] = deque()  # received, but the reader is too far behind
         self._untaken = 0
         self._reason: str | None = None  # the server's, once it has ended
-        self._failure: Exception | None = None  # behind what waits
+        self._failure: Exception | None = None  # raised after the tokens in `_waiting`
         self._refused = False
         self._was_stopped = False  # by a stop string, which completes no output
         self.outcome.prompt_tokens = len(branch)

@@ -20,7 +20,7 @@ class NullCellStore:
     """Implements `CellStore` without cells, as they are on the server."""
 
     kv_bytes = mapped_bytes = states = cell_bytes = allocated_cells = 0
-    # One array of no numbers: files of branches have a layout, whatever their rows hold.
+    # One array without numbers, as files of branches need a layout.
     cell_arrays: Sequence[tuple[str, str, Sequence[int], int | None]] = (("none", "U8", (1,), None),)
     state_arrays: Sequence[tuple[str, str, Sequence[int], int | None]] = ()
 

@@ -89,7 +89,7 @@ def read_story(path: Path) -> Story:
     for frame in read_frames(path):
         for record in frame:
             if story is None:
-                assert isinstance(record, Began)  # read_frames says so
+                assert isinstance(record, Began)  # read_frames checks it
                 story = Story(record)
             elif not isinstance(record, Stepped | CacheLevel | Spelled):
                 _add(story, record, fresh)

@@ -55,28 +55,28 @@ Out = TypeVar("Out", covariant=True, default=str)
 
 @dataclass(frozen=True, eq=False)
 class Agent(Generic[Deps, Out]):
-    """Instructions, tools, and what an answer is; frozen. What happens is on branches: `agent.run(branch, ...)`.
+    """Instructions, tools and output type of an agent; frozen. Turns run on branches: `agent.run(branch, ...)`.
 
-    `Agent[Deps, Out]`: what its tools are given as `deps`, and what it answers with. Both are inferred, but where only
+    `Agent[Deps, Out]`: the type of `deps` that its tools get, and of its output. Both are inferred, except where only
     some of the tools take a RunContext: write `kv.Agent[Deps, str](...)` there.
 
     Attributes:
         instructions: the system prompt.
-        tools: made by `kv.tool`, each with a name of its own.
-        output: what an answer is: `str`, or a type, kv.Regex, kv.JsonSchema, kv.Grammar as `Branch.generate` takes
+        tools: made by `kv.tool`, with distinct names.
+        output: form of the answer: `str`, or a type, kv.Regex, kv.JsonSchema, kv.Grammar as `Branch.generate` takes
             them. With tools it must have a JSON schema.
         max_rounds: most messages of a turn.
         max_tokens: most tokens that are generated in a turn.
         max_message_tokens: most tokens of one message.
         max_calls: most calls of a turn; None for any number.
         max_calls_per_message: most calls of one message.
-        max_repeats: a call that the turn has made, where nothing else was called since, is not run again: the model is
-            told its result once, then that it is refused. After so many messages that make it again the turn ends.
+        max_repeats: most messages that repeat a call with no other call in between; one more ends the turn. A repeated
+            call does not run: the model reads its earlier result once, and then that the call is refused.
         max_seconds: longest time of a turn, waits for tools and persons included; math.inf for any.
         sampling: how tokens are drawn; None is greedy.
         speculative: a strategy of `kv.spec` or your own, None for none; left out, as the Context does.
-        toolsets: further tools, asked for before each turn.
-        output_retries: how often an answer that its type refuses, or that is empty, is asked for again.
+        toolsets: sources of further tools, queried before each turn.
+        output_retries: most retries of an answer that its type refuses or that is empty.
         tool_choice: whether messages may call ("auto"), must ("required") or must not ("none"); or the name of the tool
             that they call. "required" and a name are for the first call of a turn: afterwards it is "auto", or no turn
             would end. A function, plain or async, gets the run context before each message and returns one of these.
@@ -86,7 +86,7 @@ class Agent(Generic[Deps, Out]):
             last of `max_rounds`, and one after a message that only repeats calls, is a call of this one. Its result is
             the output; where that is None, its arguments are.
         call_threshold: from 0 to 1; before the first message of a turn the model is asked on a fork whether a tool is
-            made for the request, and where it says so with less probability, the message makes no call. None asks not.
+            made for the request; below this probability, the message makes no call. None skips the question.
         style: "free", or "plan": each message is a list of calls, an answer in words being one of them, for models that
             do not call tools by themselves.
         thinking: how many tokens of each message may be reasoning, as `Branch.generate` has it; False and True also
@@ -183,10 +183,10 @@ class Agent(Generic[Deps, Out]):
             steering.check(self, [tool.name for tool in self.tools])
 
     async def trunk(self, context: Context) -> Branch:
-        """A branch with the system prompt and the tools, to fork and to run on.
+        """Opens a branch with the system prompt and the tools, to fork and to run on.
 
-        The prompt is prefilled once per Context however many trunks are opened, and kept there as long as the agent is
-        referred to; `Context.keep` frees it.
+        The prompt is prefilled once per Context, and stays cached as long as the agent is referenced; `Context.keep`
+        frees it.
 
         Raises as `Context.branch` does, and InvalidInput for tools where the model's call format is not known.
         """
@@ -194,7 +194,7 @@ class Agent(Generic[Deps, Out]):
             raise InvalidInput(f"context is {preview(context)}, but it must be a Context; `kv.Context.open` opens one")
         tools = await self._all_tools()
         definitions = self.answers.definitions(tools)
-        self.answers.constraint(core_of(context).chat.format, tools)  # what cannot be held is said here
+        self.answers.constraint(core_of(context).chat.format, tools)  # raises here for what no grammar can constrain
         return await core_of(context).singleton(TrunkCache).fork(self, context, definitions)
 
     @overload
@@ -226,7 +226,7 @@ class Agent(Generic[Deps, Out]):
         keep_partial: bool = False,
         **steer: Unpack[Steer],
     ) -> Run[Out]:
-        """One turn: the question, rounds of messages and calls, the answer.
+        """Runs one turn: the question, rounds of messages and calls, the answer.
 
         A turn is a transaction: an error, a limit or a cancellation leaves the branch where the turn began; what tools
         did meanwhile stays done, and `error.run` has the record of it. While it runs, verbs on the branch raise
@@ -238,10 +238,10 @@ class Agent(Generic[Deps, Out]):
             deps: what tools get as `RunContext.deps`.
             approve: decides on calls of tools that say approve=True: it gets a `kv.events.ApprovalAsked` and returns
                 True or False, or answers the event. Without it they are denied.
-            keep_partial: keep on the branch what was done, whatever ends the turn early: the message as far as it came,
-                and where that was whole, the results of its calls.
+            keep_partial: keep the work of a turn that ends early on the branch: the message as far as it was written,
+                and the results of its calls where the message was complete.
             steer: `tool_choice`, `required`, `final_tool`, `max_message_tokens` of this turn, instead of the agent's;
-                and `allowed_tools`, the names of the tools that it may call, of those that the prompt tells of.
+                and `allowed_tools`, names of the tools in the prompt that it may call.
 
         Raises:
             LimitReached: one of the agent's limits; `limit` names it. RepeatedCall is one.
@@ -281,7 +281,7 @@ class Agent(Generic[Deps, Out]):
         keep_partial: bool = False,
         **steer: Unpack[Steer],
     ) -> AgentStream[Out]:
-        """As `run`, with what happens as it happens: `async with agent.stream(branch, "...") as events: ...`.
+        """Runs a turn as `run` does, and yields its events: `async with agent.stream(branch, "...") as events: ...`.
 
         Calls of tools that say approve=True come as `kv.events.ApprovalAsked`, unless there is a callback. Leaving the
         block before `Finished` was read cancels the turn; with `keep_partial` the branch then holds the text that was
@@ -311,7 +311,7 @@ class Agent(Generic[Deps, Out]):
         keep_partial: bool = False,
         **steer: Unpack[Steer],
     ) -> Step[Out]:
-        """One round, for loops of your own: a message, and the results of its calls. A transaction, as `run`.
+        """Runs one round, for loops of your own: a message, and the results of its calls. A transaction, as `run`.
 
         The branch holds the question: `await branch.extend([{"role": "user", "content": "..."}])`. The message is the
         answer where `step.done`. Tools that were called since the question count as called; `tool_choice` is that of
@@ -323,17 +323,17 @@ class Agent(Generic[Deps, Out]):
         return await turn.step(keep_partial)
 
     def as_tool(self, name: str, description: str, *, fork: bool = True) -> Tool[Deps, ..., Any]:
-        """This agent as a tool of another one: the model calls it with a task, and reads its output.
+        """Makes this agent a tool of another one: the model calls it with a task, and reads its output.
 
-        With `fork` it works on a fork of the caller's branch, as that was before the message that calls it: it knows
-        what its caller knows, costs no prefill, and may call those of its tools that its caller was told of. Its
+        With `fork` it works on a fork of the caller's branch, as that was before the message that calls it: it shares
+        the caller's history, costs no prefill, and may call those of its tools that are in the caller's prompt. Its
         instructions come before the task. Otherwise it works on a trunk of its own. Its turn gets the caller's `deps`,
-        and the caller's person decides on what it wants approved.
+        and its approval requests go to the caller's approver.
         """
         return sub_agent(self, name, description, fork)
 
     async def _run_for(self, context: RunContext[Any], branch: Branch, prompt: Prompt) -> Run[Out]:
-        """A turn that is a call of another agent's turn."""
+        """Runs a turn as a tool call of another agent's turn, with the caller's deps and approver."""
         turn = await self._turn(branch, context.deps, self.steering, ignore_event, context._ask or approver_of(None))
         return await turn.run(prompt, False)
 

@@ -1,4 +1,4 @@
-"""What an agent's messages are held to, and what its answers are read as."""
+"""Constraints on an agent's messages, and the parser of its answers."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ ANYTHING = HeldTo()
 
 
 class AnswerFormat(Generic[Out]):
-    """What `output` of an agent asks for: text, a type, or a grammar. Raises InvalidInput for anything else."""
+    """Form of an agent's answers: text, a type, or a grammar. Raises InvalidInput for any other `output`."""
 
     def __init__(self, output: object, most_calls: int, plans: bool = False) -> None:
         self._asked = output_spec(output)
         self._held = self._asked.constraint
         self._schema = self._held.schema if isinstance(self._held, Typed | JsonSchema) else None
         self._made_for: tuple[Format, tuple[Tool[Any, ..., Any], ...]] | None = None
-        self._made: dict[tuple[HeldTo, str], Grammar] = {}  # for these
+        self._made: dict[tuple[HeldTo, str], Grammar] = {}  # grammars for `_made_for`, by HeldTo and prefix
         self._most_calls = most_calls
         self._plans = plans  # an answer is one more function to call
 
     def definitions(self, tools: Sequence[Tool[Any, ..., Any]]) -> list[Mapping[str, Any]]:
-        """What the model is told of its tools. Raises InvalidInput for a tool that is called as answers are."""
+        """Tool definitions for the prompt; with style "plan" including the answer. Raises InvalidInput on its name."""
         made: list[Mapping[str, Any]] = [tool.definition for tool in tools]
         if not self._plans:
             return made
@@ -55,7 +55,7 @@ class AnswerFormat(Generic[Out]):
         return with_answer(made)
 
     def check(self, tools: bool) -> None:
-        """Raises InvalidInput where an answer could not be told from calls."""
+        """Raises InvalidInput where an answer could not be distinguished from calls."""
         if tools and self._held is not None and self._schema is None:
             raise InvalidInput(
                 f"output is {preview(self._held)}, but an agent with tools answers with text, a type or a kv.JsonSchema"
@@ -65,9 +65,9 @@ class AnswerFormat(Generic[Out]):
     def constraint(
         self, form: Format, tools: tuple[Tool[Any, ..., Any], ...], prefix: str = "", held: HeldTo = ANYTHING
     ) -> GrammarSource[Any] | Constraint | None:
-        """What the next message is held to: calls of these tools alone, an answer of this form; None for free text.
+        """Constraint for the next message: calls of these tools or an answer of this form; None for free text.
 
-        Raises InvalidInput for tools where no calls are known for the model.
+        Raises InvalidInput for tools where the model's call format is not known.
         """
         if not self._is_in_message(form, bool(tools)):
             return _AsText(self._held) if isinstance(self._held, GrammarSource) else self._held
@@ -91,7 +91,7 @@ class AnswerFormat(Generic[Out]):
             raise InvalidInput(f"{error}; pass call_format to Context.open, or have no tools") from error
 
     def read(self, text: str, form: Format, tools: bool) -> Out:
-        """The value of an answer of an agent with or without tools. Raises OutputInvalid."""
+        """Parses an answer. Raises OutputInvalid for one that is empty or that its type refuses."""
         try:
             if isinstance(self._held, Typed) and self._held.words and self._is_in_message(form, tools):
                 text = json.loads(text)  # beside calls, and after reasoning, words are JSON as well
@@ -102,19 +102,19 @@ class AnswerFormat(Generic[Out]):
             raise OutputInvalid(f"the answer {preview(text)} is refused: {error}", text) from error
 
     def _is_in_message(self, form: Format, tools: bool) -> bool:
-        """Is the answer a part of a message that may also have calls or reasoning?"""
+        """Whether the answer is part of a message that may also have calls or reasoning."""
         return tools or (self._schema is not None and form.thinking is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class _AsText(GrammarSource[str]):
-    """What an answer is held to. Its value is made once, by the round that asks again where it is refused."""
+    """Grammar of an answer, read as text. The round parses the value itself, as it retries where that is refused."""
 
     held: GrammarSource[Any]
 
     @property
     def grammar(self) -> str:
-        """What llguidance takes."""
+        """Grammar in llguidance's form."""
         return self.held.grammar
 
     def read(self, text: str) -> str:

@@ -1,4 +1,4 @@
-"""Who decides on calls of tools that say approve=True."""
+"""Approval of calls of tools with approve=True."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Approve: TypeAlias = Callable[[ApprovalAsked], Awaitable[bool | None] | bool | N
 
 
 def approver_of(approve: Approve | None) -> Ask:
-    """Asks a callback, which returns True or False or answers the event; without one, every call is denied.
+    """Returns a function that asks the callback, which returns a bool or answers the event; None denies every call.
 
-    Raises InvalidInput for what is no callback.
+    Raises InvalidInput for an `approve` that is not callable.
     """
     if approve is not None and not callable(approve):
         raise InvalidInput(

@@ -1,4 +1,4 @@
-"""Whether a question calls for a tool: what the model itself says of it, asked on a fork."""
+"""Whether a question needs a tool, decided by asking the model on a fork."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _YES, _NO = ("Yes", "yes"), ("No", "no")
 
 
 async def call_probability(branch: Branch) -> float | None:
-    """How likely the model says that one of its tools is made for the user's last message; from 0 to 1.
+    """Probability, from 0 to 1, that one of the tools fits the user's last message, according to the model.
 
-    The question is put behind the user's words, on a fork that is closed again: it costs the prefill of that message,
-    and the branch is unchanged. None where the branch does not end with a user's message, and, with a warning in the
-    log, where no branch is free for the fork.
+    The question follows the user's words on a temporary fork: it costs the prefill of that message, and the branch is
+    unchanged. None where the branch does not end with a user's message, and, with a warning in the log, where no
+    branch is free for the fork.
 
     Raises as `Branch.fork`, `extend` and `select` do.
     """

@@ -1,4 +1,4 @@
-"""What happens in a turn, as `agent.stream` tells it: `kv.events`."""
+"""Events of a turn, as `agent.stream` yields them: `kv.events`."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class CallFinished:
 
 @dataclass(frozen=True, slots=True)
 class Retried:
-    """Something is tried again: a call, after an exception or because it raised kv.Retry, or the turn's output.
+    """A retry: of a call, after an exception or because it raised kv.Retry, or of the turn's output.
 
     Attributes:
         what: the name of the tool, or "output".
-        why: what was wrong.
-        attempt: of the attempt that failed, 1 for the first.
+        why: reason of the failure.
+        attempt: number of the attempt that failed, 1 for the first.
     """
 
     what: str
@@ -54,11 +54,11 @@ class Retried:
 
 @dataclass(frozen=True, slots=True)
 class RolledBack:
-    """The branch went back: to where the turn began, because it failed, or to before an output that was refused.
+    """A rollback of the branch: to the start of a turn that failed, or to before an output that was refused.
 
     Attributes:
-        length: tokens that the branch has now.
-        why: what was wrong.
+        length: tokens of the branch after the rollback.
+        why: reason of the rollback.
     """
 
     length: int
@@ -69,10 +69,10 @@ class RolledBack:
 class ApprovalAsked:
     """A call waits for a person's decision: `approve()` or `deny(why)`, the first of which counts.
 
-    A reader that goes on to the next event without an answer has denied the call, unless it said `later()`.
+    A reader that goes on to the next event without an answer denies the call, unless it called `later()`.
 
     Attributes:
-        call: what would run.
+        call: the call that would run.
     """
 
     call: CallRequest
@@ -81,33 +81,33 @@ class ApprovalAsked:
     _later: bool = field(default=False, init=False, repr=False)
 
     def approve(self) -> None:
-        """The call may run."""
+        """Allows the call to run."""
         self._answered.set()
 
     def deny(self, why: str | None = None) -> None:
-        """The call must not run; the model reads why."""
+        """Forbids the call; the model reads why."""
         if not self._answered.is_set():
             self._denied = "it was not approved" if why is None else why
             self._answered.set()
 
     def later(self) -> None:
-        """The answer comes while other events are read, or from another task. The call waits for it."""
+        """Lets the call wait for an answer that comes while other events are read, or from another task."""
         self._later = True
 
     def passed_on(self) -> None:
-        """The reader went on to the next event."""
+        """Denies the call when its reader goes on to the next event, unless `later` was called."""
         if not self._later:
             self.deny()
 
     async def answer(self) -> str | None:
-        """Waits for the decision: None, or why it was denied."""
+        """Waits for the decision. Returns None for an approval, else the reason of the denial."""
         await self._answered.wait()
         return self._denied
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The turn is done. The last event."""
+    """The last event: the turn is done."""
 
     run: Run[Any]
 

@@ -1,4 +1,4 @@
-"""What agents and their turns take beside the essential, and the checks of it."""
+"""Options of agents and of their turns, and their checks."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ AfterCall: TypeAlias = Callable[[RunContext[Any], CallRecord], Awaitable[None] |
 
 
 Style: TypeAlias = Literal["free", "plan"]
-"""How messages are written: as the model does, or each as a list of calls."""
+"""Form of messages: free, as the model writes them, or plan, each a list of calls."""
 
 
 class Toolset(Protocol):
-    """Something whose tools are not known before it is asked, such as a connection to a server."""
+    """A source of tools that are listed at run time, such as a connection to a server."""
 
     async def tools(self) -> Sequence[Tool[Any, ..., Any]]:
-        """The tools that it has now."""
+        """Lists the tools that are available now."""
         ...
 
 
 class AgentKwargs(TypedDict, total=False):
-    """What an agent takes beside instructions, tools and output, for type checkers; see `Agent`."""
+    """Keyword arguments of `Agent` beside tools and output, for type checkers."""
 
     max_rounds: int
     max_tokens: int
@@ -66,14 +66,14 @@ class AgentKwargs(TypedDict, total=False):
 
 
 class RunKwargs(Steer, total=False):
-    """What a turn takes beside branch, prompt and deps, for type checkers; see `Agent.run`."""
+    """Keyword arguments of `Agent.run` beside deps, for type checkers."""
 
     approve: Approve | None
     keep_partial: bool
 
 
 def checked_tools(tools: object) -> tuple[Tool[Any, ..., Any], ...]:
-    """Raises InvalidInput for what is no tool, and for two of one name."""
+    """The tools as a tuple. Raises InvalidInput for an item that is no tool, and for two of one name."""
     items = tuple(tools) if isinstance(tools, list | tuple) else (tools,)
     names: set[str] = set()
     for item in items:
@@ -89,7 +89,7 @@ _LEAST = {"max_rounds": 1, "max_tokens": 1, "max_calls_per_message": 1, "max_rep
 
 
 def check_limits(agent: Agent[Any, Any]) -> None:
-    """Raises InvalidInput for a bound that is none, sampling that is none, or variables that no template takes."""
+    """Raises InvalidInput for a limit out of range, invalid sampling, or variables that no template takes."""
     for name, least in _LEAST.items():
         checked_count(getattr(agent, name), name, least)
     if agent.max_calls is not None:
@@ -106,7 +106,7 @@ def check_limits(agent: Agent[Any, Any]) -> None:
 
 
 def check_hooks(**hooks: object) -> None:
-    """Raises InvalidInput for one that cannot be called."""
+    """Raises InvalidInput for a hook that is not callable."""
     for name, hook in hooks.items():
         if hook is not None and not callable(hook):
             raise InvalidInput(f"{name} is {preview(hook)}, but it must be a function")

@@ -27,15 +27,15 @@ _KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 
 
 class InvalidArguments(Exception):
-    """Arguments that a tool does not take; says which and why, in words for the model."""
+    """Arguments that a tool does not take. The message names them and the reasons, in words for the model."""
 
 
 class Parameters:
-    """What a function takes from a model.
+    """Parameters of a function that a model fills in.
 
     Attributes:
         schema: JSON schema of an object, for the tool's definition.
-        takes_context: does its first parameter ask for the run context?
+        takes_context: whether the first parameter of the function is the run context.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Parameters:
     ) -> Parameters:
         """Reads the signature and its type hints, which may use the `known` names beside the module's.
 
-        Raises InvalidInput for what no schema can say.
+        Raises InvalidInput for a parameter without a type hint or a JSON schema.
         """
         fields: dict[str, Any] = {}
         names: dict[str, str] = {}
@@ -68,7 +68,7 @@ class Parameters:
                 names[f"p{index}"] = parameter.name
                 fields[f"p{index}"] = (Annotated[hint, Field(alias=parameter.name)], default)
             return cls(_model_of(fields), names, descriptions, takes_context)
-        except Exception as error:  # pydantic's own, and whatever hints and their hooks raise
+        except Exception as error:  # pydantic's own, and any error of hints and their hooks
             which = next(
                 (f"{each.name} of tool {name} has" for each, hint in parameters if not _has_schema(hint)), None
             )
@@ -76,7 +76,7 @@ class Parameters:
             raise InvalidInput(f"{told} no JSON schema: {_why(error)}") from error
 
     def check(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments as the function takes them. Raises InvalidArguments."""
+        """Converts a model's arguments to those of the function. Raises InvalidArguments."""
         try:
             # As JSON: strict types take what JSON has for them.
             values = self._model.model_validate_json(json.dumps(dict(arguments)))
@@ -94,7 +94,7 @@ def _model_of(fields: dict[str, Any]) -> type[BaseModel]:
 
 
 def described(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
-    """What the docstring says of the function and of each parameter: Google, NumPy and Sphinx styles."""
+    """Descriptions of a function and of its parameters, from a docstring in Google, NumPy or Sphinx style."""
     text = inspect.getdoc(function) or ""
     try:
         parsed = docstring_parser.parse(text)
@@ -107,7 +107,7 @@ def described(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
 def _parameters(
     function: Callable[..., Any], name: str, known: Mapping[str, Any]
 ) -> tuple[list[tuple[inspect.Parameter, Any]], bool]:
-    """The parameters that are the model's, with their hints; and whether a run context comes before them."""
+    """The parameters that the model fills in, with their hints, and whether a run context comes before them."""
     hints = _hints(function, known)
     try:
         parameters = list(inspect.signature(function).parameters.values())
@@ -152,7 +152,7 @@ def _is_context(hint: object) -> bool:
 
 
 class _Untitled(PlainSchema):
-    """Without the titles that pydantic makes of names: they say nothing, and cost the model tokens."""
+    """Schema generator without the titles that pydantic derives from names: they cost the model tokens."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
@@ -167,7 +167,7 @@ def _has_schema(hint: Any) -> bool:
 
 
 def _why(error: Exception) -> str:
-    """In one line, without advice for those who write the model that is ours."""
+    """The error in one line, without pydantic's advice on a model that is ours."""
     text = _ADVICE.split(" ".join(safe_str(error).split()))[0] or type(error).__name__
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
 

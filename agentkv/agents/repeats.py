@@ -1,4 +1,4 @@
-"""Calls that a turn makes again though nothing has happened since."""
+"""Detection of calls that a turn repeats with no other call in between."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ _MAY_END_OTHERWISE = ("retry", "failed", "timeout", "cancelled")
 
 
 class Repeats:
-    """Knows the calls of the last message that ran any: until others have run, the same ones would give the same.
+    """Finds calls that repeat one of the last message that ran any: nothing has run since that could change results.
 
-    So a test may be run again after an edit. A tool that is `repeatable` is never counted; a call that failed runs
-    again, and is counted.
+    A test may thus run again after an edit. A `repeatable` tool is never counted; a call that failed runs again, and
+    is counted.
 
     Attributes:
-        stuck: has the last message made no other calls?
-        times: so many messages made a call of the last one again, of whichever was made most often.
+        stuck: whether the last message made repeated calls only.
+        times: number of messages that repeated a call, for the most repeated call of the last message.
     """
 
     def __init__(self) -> None:
-        self._last: dict[str, ToolCallRunner] = {}  # of the last message that ran any, by what they say
+        self._last: dict[str, ToolCallRunner] = {}  # of the last message that ran any, by `_said`
         self._now: dict[str, ToolCallRunner] = {}  # of this message
-        self._times: Counter[str] = Counter()  # messages that said one of the last again
+        self._times: Counter[str] = Counter()  # messages that repeated one of `_last`
         self.stuck = False
         self.times = 0
 
     def has_now(self, parsed: ParsedCall) -> bool:
-        """Has this message made that call?"""
+        """Returns whether this message has already made that call."""
         return _said(parsed) in self._now
 
     def why_not(self, request: CallRequest) -> str | None:
-        """What the model reads instead of a result of a call that it makes again; None where it may run."""
+        """Text that the model reads in place of the result of a repeated call; None where the call may run."""
         said = _said(request)
         if said in self._now:
             return "this message makes the same call twice; the result of the first one is the result of both"
@@ -53,12 +53,12 @@ class Repeats:
         return f"refused: {_MADE_BEFORE}, and its result is above; {_GO_ON}, or call something else"
 
     def write(self, call: ToolCallRunner) -> None:
-        """A call was written."""
+        """Records a call of the current message."""
         if not call.repeatable:
             self._now.setdefault(_said(call.request), call)
 
     def end_message(self) -> tuple[str, int]:
-        """The calls of a message have ended. The name of the one that was said again most often, and how often."""
+        """Ends a message whose calls have ended. Returns its most repeated call: its name and the number of repeats."""
         now, self._now = self._now, {}
         for said in now:
             if said in self._last:
@@ -75,10 +75,10 @@ class Repeats:
 
 
 def _said(call: CallRequest | ParsedCall) -> str:
-    """What a call says, however it is written."""
+    """Canonical JSON of a call, equal for equal calls however they are written."""
     return json.dumps([call.name, call.arguments or {}, call.error], sort_keys=True, default=str)
 
 
 def echoes_note(text: str) -> bool:
-    """Does an answer say again what the model is told of a call that it makes again?"""
+    """Returns whether an answer repeats the note that stands in place of the result of a repeated call."""
     return any(phrase in text.casefold() for phrase in _NOTE_PHRASES)

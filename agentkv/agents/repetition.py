@@ -1,4 +1,4 @@
-"""Text that says the same thing again and again."""
+"""Detection of text that repeats itself."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _READ = 2048  # tokens of the end that are looked at
 
 
 class Repetition:
-    """Finds the end of a text that is one period over and over: `TIMES` of it, and `LEAST` tokens in all.
+    """Detects a text that ends in `TIMES` or more repetitions of one period, of `LEAST` tokens or more in all.
 
     Tables, lists and code repeat words and not whole periods, or stop before that: a table's rule has some dozens of
     tokens, ten by ten zeros have about 200.
 
     Attributes:
-        period: tokens of the period, once one is found; 0 before.
+        period: length in tokens of the period that was found; 0 before.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Repetition:
         self._due = LEAST
 
     def take(self, tokens: Iterable[int]) -> bool:
-        """Reads more tokens. Does the text repeat itself now?"""
+        """Reads more tokens. Returns whether the text repeats itself."""
         before = len(self._tokens)
         self._tokens += tokens
         self._due -= len(self._tokens) - before
@@ -38,9 +38,9 @@ class Repetition:
 
 
 def period_of_end(tokens: list[int], times: int = TIMES, least: int = LEAST) -> int:
-    """The period of the end of a text that is `times` of it and `least` tokens at least; 0 where there is none.
+    """Shortest period that ends the text `times` times or more, over `least` tokens or more; 0 where there is none.
 
-    In time that is linear in the number of tokens: borders of what is read backwards.
+    Linear time: borders (KMP) of the reversed text.
     """
     backwards = tokens[::-1]
     borders = [0] * len(backwards)

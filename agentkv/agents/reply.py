@@ -30,11 +30,11 @@ _LOOKED_AT = 64  # so often a message is read that nobody listens to, for text t
 
 
 class Reply:
-    """A message that is generated on a held branch. `message` and `generation` are there once it was read.
+    """A message that is generated on a leased branch. `message` and `generation` are set once `read` returns.
 
     Attributes:
-        message: its content, reasoning and calls.
-        generation: its tokens.
+        message: content, reasoning and calls.
+        generation: tokens of the message.
     """
 
     message: ParsedMessage
@@ -50,8 +50,10 @@ class Reply:
         self._unheard = False  # the reader has not got what it was told last
 
     async def read(self, written: Written) -> None:
-        """Generates it to its end; `written` is told of each call once it is complete, or never will be, and whether
-        the message is whole by then. Where it is not and that raises EndOfCalls, the message has no more.
+        """Generates the message to its end.
+
+        Calls `written(call, whole)` for each call that is complete or never will be; `whole` says whether the message
+        is complete. Where it is not, `written` may raise EndOfCalls, which ends the message there.
 
         Raises LimitReached or ContextFull for a message that is cut short, BranchClosed where the branch is closed.
         """
@@ -99,7 +101,7 @@ class Reply:
         turn.text = self.message.content
 
     async def _end_behind(self, calls: int, stream: TokenStream[Any], prefix: str, start: int) -> None:
-        """The message ends behind so many calls, whatever was made after them."""
+        """Cuts the message after its first `calls` calls, and rolls back the tokens that follow."""
         parser = self._parser(prefix)
         tokens, count = handle_of(self._held).state.tokens[start:], 0
         while calls and count < len(tokens):
@@ -119,8 +121,11 @@ class Reply:
         return self._chat.reply_parser(prefix, called)
 
     def _stream(self, prefix: str) -> TokenStream[Any]:
-        """Its tokens. Where somebody listens each comes at once, and those that were read are kept; else they come with
-        those that may complete a call, and all are kept."""
+        """Token stream of the message.
+
+        With an event listener, tokens arrive one at a time, and those that were read are kept. Without one, they arrive
+        in batches that end where a call may be complete, and all are kept.
+        """
         turn, agent, chat = self._turn, self._turn.agent, self._chat
         left = min(agent.max_tokens - turn.generated, turn.steering.max_message_tokens)
         if left <= 0:
@@ -161,7 +166,7 @@ class Reply:
             raise
 
     def _check_whole(self) -> None:
-        """A message that was cut short is no message: its last call may be half a call."""
+        """Raises for a message that was cut short, as its last call may be incomplete."""
         count, reason = len(self.generation.tokens), self.generation.finish_reason
         turn = self._turn
         if reason == "repetition":
@@ -190,7 +195,7 @@ class Reply:
 
 
 class EndOfCalls(Exception):
-    """The message ends behind so many of its calls."""
+    """Ends the message after its first `calls` calls."""
 
     def __init__(self, calls: int) -> None:
         super().__init__(calls)
@@ -198,7 +203,7 @@ class EndOfCalls(Exception):
 
 
 class _AtTimes(Container[int]):
-    """These tokens, and now and then any."""
+    """Container of these tokens, and of every `_LOOKED_AT`-th token that is looked up."""
 
     def __init__(self, tokens: Container[int]) -> None:
         self._tokens = tokens

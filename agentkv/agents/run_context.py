@@ -1,4 +1,4 @@
-"""What a tool may know of the turn that calls it."""
+"""Context of the turn that a tool receives with a call."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ DepsT_co = TypeVar("DepsT_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class RunContext(Generic[DepsT_co]):
-    """Given to a tool whose first parameter asks for one: `async def tool(ctx: kv.RunContext[Deps], city: str)`.
+    """Context of a call, for a tool whose first parameter has this type: `async def f(ctx: kv.RunContext[Deps], ...)`.
 
     Attributes:
-        deps: what the turn was given as `deps`.
-        branch: the branch of the turn. Its verbs raise BranchBusy while the turn runs; `fork` does not mind.
-        agent: whose turn it is.
+        deps: the `deps` of the turn.
+        branch: the branch of the turn. Its verbs raise BranchBusy while the turn runs, except `fork`.
+        agent: the agent that takes the turn.
         call: the call: id, name, arguments; None for a hook.
-        attempt: 1 for the first attempt at this call; `retries` count on.
-        calls: of the turn, those that had ended before the message that is written now.
+        attempt: number of this attempt at the call, from 1; `retries` count on.
+        calls: records of the calls that ended before the current message of the turn.
     """
 
     deps: DepsT_co

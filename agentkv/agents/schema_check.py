@@ -21,14 +21,14 @@ _LONGEST = 200  # characters of one
 
 
 class SchemaCheck:
-    """What a schema says of arguments, whether or not a grammar held them to it."""
+    """Validates arguments against a JSON schema, whether or not a grammar constrained them."""
 
     def __init__(self, name: str, schema: Mapping[str, Any]) -> None:
         self._name = name
         self._schema = schema
 
     def __call__(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The same arguments. Raises InvalidArguments, which says what is wrong with them."""
+        """Returns the arguments unchanged. Raises InvalidArguments, which lists the faults."""
         values = dict(arguments)
         try:
             faults = sorted(self._validator.iter_errors(values), key=lambda error: error.json_path)
@@ -43,7 +43,7 @@ class SchemaCheck:
 
     @cached_property
     def _validator(self) -> Validator:
-        """For the schema, as far as it is one. Looks nothing up elsewhere."""
+        """Validator of the well-formed parts of the schema; references that do not resolve within it are dropped."""
         from referencing import Registry
         from referencing.exceptions import Unresolvable
         from referencing.jsonschema import DRAFT202012, specification_with

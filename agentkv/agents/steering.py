@@ -1,4 +1,4 @@
-"""What the messages of a turn are held to: which tools they may call, and whether they must."""
+"""Rules for the messages of a turn: the tools that they may call or must call."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ MESSAGE_TOKENS = 1024
 Choose: TypeAlias = Callable[[RunContext[Any]], Awaitable[str] | str]
 ToolChoice: TypeAlias = str | Choose
 """Whether a message may ("auto"), must ("required") or must not ("none") call; the name of the tool that it calls; or
-what says one of these before each message."""
+a function that returns one of these before each message."""
 
 
 class Steer(TypedDict, total=False):
-    """How one turn is steered, for type checkers; see `Agent.run`."""
+    """Options that steer one turn, for type checkers; see `Agent.run`."""
 
     tool_choice: ToolChoice
     allowed_tools: Collection[str] | None
@@ -41,7 +41,7 @@ class Steer(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class HeldTo:
-    """What one message is held to.
+    """Calls that one message may or must make.
 
     Attributes:
         choice: "auto", "required", "none" or the name of a tool.
@@ -53,22 +53,22 @@ class HeldTo:
 
     @property
     def must_call(self) -> bool:
-        """Is a message without a call no message?"""
+        """Whether the message must make a call."""
         return self.choice not in ("auto", "none")
 
     def allows(self, name: str) -> bool:
-        """May it call this tool?"""
+        """Returns whether the message may call this tool."""
         return (self.allowed is None or name in self.allowed) and self.choice in (*CHOICES[:2], name)
 
 
 @dataclass(frozen=True, slots=True)
 class Steering:
-    """How a turn is steered. Frozen; raises InvalidInput for what is of the wrong type.
+    """Rules of a turn. Frozen; raises InvalidInput for values of a wrong type or that exclude each other.
 
     Attributes:
         tool_choice: see `ToolChoice`.
         allowed_tools: names of the tools that may be called; None for all.
-        required: tools that must have been called before an answer counts; in this order, if it is one.
+        required: tools that must have been called before an answer counts: in this order, or in any where it is a set.
         final_tool: the tool whose call is the answer.
         max_message_tokens: most tokens of a message.
     """
@@ -101,8 +101,7 @@ class Steering:
         checked_count(self.max_message_tokens, "max_message_tokens", 1)
 
     def check(self, agent: Agent[Any, Any], tools: Collection[str]) -> None:
-        """Raises InvalidInput for a tool that is not there or must not be called, for rounds that cannot do, and for an
-        agent whose answer is something else than what its final tool gives."""
+        """Raises InvalidInput for an unknown or disallowed tool, too few rounds, or an output beside a final tool."""
         chosen = {self.tool_choice} - {*CHOICES} if isinstance(self.tool_choice, str) else set()
         for what, names in (
             ("allowed_tools", self.allowed_tools or ()),
@@ -128,13 +127,13 @@ class Steering:
             )
 
     def next(self, given: str, done: Sequence[str], called: bool, last: bool) -> HeldTo:
-        """What the next message is held to.
+        """Rules for the next message.
 
         Args:
-            given: what `tool_choice` says, of a function what it returned.
-            done: the tools that were called so far, in order.
-            called: has the turn made calls?
-            last: is it the last message that there may be, or does the turn repeat itself?
+            given: value of `tool_choice`, or what its function returned.
+            done: names of the tools that were called and done so far, in order.
+            called: whether the turn has made calls.
+            last: whether this is the last allowed message, or the turn repeats itself.
         """
         missing = self.missing(done)
         if missing:
@@ -149,19 +148,18 @@ class Steering:
         return HeldTo("required" if given in CHOICES else given, allowed)
 
     def is_final(self, call: CallRequest, held: HeldTo) -> bool:
-        """May this call end the turn, so that no other one follows it?"""
+        """Returns whether this call may end the turn, so that no other one follows it."""
         return call.name == self.final_tool and call.error is None and held.allows(call.name)
 
     def answer(self, calls: Iterable[CallRecord]) -> Any:
-        """What the first call of the final tool that was done gave, its arguments where it gave nothing; MISSING where
-        there is none."""
+        """Result of the first successful call of the final tool, or its arguments if that is None; else MISSING."""
         for call in calls:
             if call.name == self.final_tool and call.status == "done":
                 return dict(call.arguments) if call.result is None else call.result
         return MISSING
 
     def missing(self, done: Iterable[str]) -> frozenset[str]:
-        """The tools that may be called now because they must have been: the next one where there is an order."""
+        """Required tools that are still to be called: all of a set, or the next one of a sequence."""
         if isinstance(self.required, AbstractSet):
             return frozenset(self.required).difference(done)
         rest = list(self.required)
@@ -172,7 +170,7 @@ class Steering:
 
 
 def checked_choice(given: object, tools: Collection[str]) -> str:
-    """What a function chose. Raises InvalidInput where that is no choice."""
+    """Checks the value that a `tool_choice` function returned. Raises InvalidInput."""
     if not isinstance(given, str):
         raise InvalidInput(f"tool_choice returned {preview(given)}, but it must return a str")
     if given not in CHOICES:

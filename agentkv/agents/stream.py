@@ -1,4 +1,4 @@
-"""The events of a turn, as they come."""
+"""Stream of the events of a turn."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _AHEAD = 64  # events that a turn may be ahead of its reader
 class AgentStream(Generic[Out_co]):
     """An async context manager and iterator of `kv.events`, made by `Agent.stream`.
 
-    The turn runs in a task of its own, some events ahead of the reader. What ends it early is raised to the reader.
-    Leaving the block before `Finished` was read cancels the turn, however far ahead it was: its branch is where it was.
-    With `keep_partial` the branch keeps the text that was read, and no more: the turn waits for its reader then. Calls
-    of a message that is whole have their results there, or say that they were cancelled.
+    The turn runs in its own task, at most 64 events ahead of the reader. An error of the turn is raised to the reader.
+    Leaving the block before `Finished` was read cancels the turn and rolls its branch back. With `keep_partial` the
+    turn waits for its reader, and the branch keeps exactly the text that was read. Calls of a complete message have
+    their results there, or a note that they were cancelled.
     """
 
-    _send: MemoryObjectSendStream[Event]  # both are there once it was entered
+    _send: MemoryObjectSendStream[Event]  # both are set by __aenter__
     _receive: MemoryObjectReceiveStream[Event]
 
     def __init__(
@@ -48,15 +48,15 @@ class AgentStream(Generic[Out_co]):
         self._begin = begin
         self._play = play
         self._ask = self._show if approve is None else approver_of(approve)
-        self._waits = waits  # for the reader to come back, before more is said
-        self._back = anyio.Event()  # it has
+        self._waits = waits  # for the reader to come back, before the next event
+        self._back = anyio.Event()  # the reader has come back
         self._together = FirstErrorGroup()
         self._group: TaskGroup | None = None
         self._turn: Turn[Out_co] | None = None
         self._run: Run[Out_co] | None = None
         self._error: Exception | None = None
         self._last: Event | None = None
-        self._pending: list[Event] = []  # told, and not read yet
+        self._pending: list[Event] = []  # sent, and not read yet
         self._heard = anyio.Event()  # the reader has the last event
         self._ended = anyio.Event()
         self._over = False
@@ -88,7 +88,7 @@ class AgentStream(Generic[Out_co]):
         return self
 
     async def __anext__(self) -> Event:
-        """The next event; raises what ended the turn early."""
+        """Returns the next event; raises the error that ended the turn early."""
         if self._group is None:
             raise AgentKVError("the stream has not begun; use `async with agent.stream(...) as events`")
         if isinstance(self._last, ApprovalAsked):
@@ -113,7 +113,7 @@ class AgentStream(Generic[Out_co]):
 
     @property
     def run(self) -> Run[Out_co]:
-        """The turn, once it has ended; where it ended early, what was done until then. AgentKVError before."""
+        """The record of the turn; where the turn ended early, of its work until then. AgentKVError while it runs."""
         if self._run is not None:
             return self._run
         if self._turn is None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def sub_agent(agent: Agent[Any, Any], name: str, description: str, fork: bool) -> Tool[Any, ..., Any]:
-    """A tool that has an agent do a task; see `Agent.as_tool`."""
+    """Makes a tool that has the agent do a task; see `Agent.as_tool`."""
 
     async def ask(context: RunContext[Any], task: str) -> Any:
         """Asks.
@@ -32,7 +32,7 @@ def sub_agent(agent: Agent[Any, Any], name: str, description: str, fork: bool) -
 
 
 async def fork_before_call(context: RunContext[Any]) -> Branch:
-    """A fork of the caller's branch, as that was before the message that calls."""
+    """Forks the caller's branch at the point before the message that makes the call."""
     branch = await context.branch.fork()
     try:
         await branch.rollback(context._asked_at)

@@ -1,4 +1,4 @@
-"""The overflow policy that has an agent condense what goes."""
+"""Overflow policy that replaces the oldest messages by an agent's summary."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Summarize:
-    """Has an agent condense the oldest half of what may go, on a fork; the summary takes its place.
+    """Has an agent summarise the oldest half of the removable tokens, on a fork, and puts the summary in their place.
 
     Where the branch has messages, the summary stands before the next question, which is a message of the user's. The
-    agent needs cells and positions of its own; where it fails for want of them, or of `max_tokens`, the oldest tokens
-    go without one, and a warning is logged.
+    agent needs cells and positions of its own; where it fails for lack of them, or of `max_tokens`, the oldest tokens
+    are removed without a summary, and a warning is logged.
 
     Attributes:
-        agent: says the summary; its output is text.
-        prompt: what it is asked.
-        keep: so many tokens stay at the front, and the rest of the message that the last of them is in.
+        agent: writes the summary; its output is text.
+        prompt: the request for the summary.
+        keep: number of tokens that stay at the front, with the rest of the message that the last of them is in.
     """
 
     agent: Agent[Any, str]
@@ -46,7 +46,7 @@ class Summarize:
             raise InvalidInput(f"agent is {preview(self.agent)}, but it must be a kv.Agent whose output is text")
 
     async def make_room(self, room: Room) -> bool:
-        """Condenses it. What follows is fed again in any case, so its cells make room for the agent."""
+        """Replaces the oldest half by a summary. Frees later cells first: they are prefilled again anyway."""
         first = end_of_message(room, self.keep)
         last = min(end_of_messages(room, first, first + max((room.end - first) // 2, 1)), room.replaceable)
         if last <= first or not await room.would_fit(first):

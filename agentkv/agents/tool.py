@@ -36,7 +36,7 @@ OnLong = Literal["cut", "refuse"]
 
 
 class Retry(AgentKVError):
-    """Raised by a tool: the model reads why, and may try again. `raise kv.Retry("unknown city")`."""
+    """Raised by a tool so that the model reads why and may try again: `raise kv.Retry("unknown city")`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,27 +46,27 @@ class Tool(Generic[Deps_contra, P, R_co]):
     A tool whose schema comes from elsewhere is made directly: `Tool(name, description, schema, function)`. Its function
     gets the arguments by name, once they were checked against the schema.
 
-    Calls are held to `parameters` by a grammar, as far as one can hold them. What it cannot, such as `uniqueItems`, is
+    A grammar constrains calls to `parameters` as far as it can. Violations beyond it, such as of `uniqueItems`, are
     found by the check, and the model reads what was wrong.
 
     Attributes:
-        name: what the model calls it; 1 to 64 letters, digits, `_`, `.` or `-`.
-        description: what the model reads of it.
+        name: name for the model; 1 to 64 letters, digits, `_`, `.` or `-`.
+        description: description for the model.
         parameters: JSON schema of an object.
-        function: what runs; a plain function runs in a worker thread.
+        function: the function that runs; a plain one runs in a worker thread.
         timeout: seconds for one attempt; None for any time.
-        retries: how often it is called again after an exception, without the model being asked.
-        backoff: seconds before the first of those, doubled for each one after it.
-        approve: does a person decide on each call?
-        early: may a call begin while the model still writes its message? Never where a person decides.
-        repeatable: may it give something else when it is called again with the same arguments, though nothing else
-            was called since? A turn runs such a call once otherwise, see `Agent.max_repeats`.
+        retries: number of further attempts after an exception, without a message of the model.
+        backoff: seconds before the first retry, doubled for each later one.
+        approve: whether a person decides on each call.
+        early: whether a call may begin while the model still writes its message. Never where a person decides.
+        repeatable: whether a call with the same arguments may give another result though nothing else was called
+            since. Otherwise a turn runs such a call once, see `Agent.max_repeats`.
         max_result_tokens: most tokens of a result; None for any number.
-        on_long: what becomes of a result that is longer: "cut", with a mark, or "refuse", which the model reads.
-        on_error: what becomes of an exception: "tell" the model, or "raise" ToolFailed, which ends the turn.
-        check: makes the function's arguments of the model's, and raises where it takes none of them; None for a check
-            against `parameters`.
-        takes_context: does the function take a RunContext before its arguments?
+        on_long: treatment of a longer result: "cut" it, with a mark, or "refuse" it with an error for the model.
+        on_error: treatment of an exception: "tell" the model, or "raise" ToolFailed, which ends the turn.
+        check: converts the model's arguments to the function's, and raises for invalid ones; None for a check against
+            `parameters`.
+        takes_context: whether the function takes a RunContext before its arguments.
     """
 
     name: str
@@ -121,7 +121,7 @@ class Tool(Generic[Deps_contra, P, R_co]):
                 raise InvalidInput(f"{name} {what} is {preview(value)}, but it must be one of {', '.join(known)}")
 
     def checked(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """What the function gets for a model's arguments. Raises InvalidArguments, or what a `check` raises."""
+        """Converts a model's arguments to the function's. Raises InvalidArguments, or what a `check` raises."""
         return (self.check or self._schema_check)(arguments)
 
     @cached_property
@@ -139,7 +139,7 @@ class Tool(Generic[Deps_contra, P, R_co]):
 
     @property
     def begins_early(self) -> bool:
-        """May a call begin before its message is complete?"""
+        """Whether a call may begin before its message is complete."""
         return self.early and not self.approve
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
@@ -148,7 +148,7 @@ class Tool(Generic[Deps_contra, P, R_co]):
 
 
 class ToolDecorator(Protocol):
-    """What `kv.tool(...)` returns where it is given options only."""
+    """Decorator that `kv.tool(...)` returns when called with options only."""
 
     @overload
     def __call__(
@@ -198,8 +198,8 @@ def tool(
     defaults); descriptions from the docstring (Google, NumPy and Sphinx styles). A first parameter of type
     `kv.RunContext` gets the run context and is not the model's. See `kv.Tool` for the options.
 
-    A plain function runs in a worker thread; one that times out there goes on by itself, and keeps its place among the
-    threads until it returns. A result is a str, or anything that pydantic can write as JSON.
+    A plain function runs in a worker thread; one that times out continues there, and occupies the thread until it
+    returns. A result is a str, or anything that pydantic can write as JSON.
 
     Raises:
         InvalidInput: a parameter without a type hint or without a JSON schema, or an option out of range.
@@ -238,7 +238,7 @@ def _made(
 
 
 def check_seconds(value: object, what: str, *, zero: bool) -> None:
-    """Raises InvalidInput for what is no finite number of seconds."""
+    """Raises InvalidInput unless `value` is a finite number of seconds above 0, or 0 where `zero` allows it."""
     number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     if not number or value < 0 or (value == 0 and not zero):  # type: ignore[operator]  # a number by now
         raise InvalidInput(f"{what} is {preview(value)}, but it must be a number of seconds above 0")

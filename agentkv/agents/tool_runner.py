@@ -1,4 +1,4 @@
-"""One call of a tool, from what the model wrote to the text of its result that the model reads."""
+"""Runs one tool call: from the model's request to the text of the result that the model reads."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 
 ERROR = '{"error": '
-"""How the text of an error begins."""
+"""Beginning of the text of an error."""
 
 
 class TooLong(Exception):
-    """A result of more tokens than its tool allows; says so in words for the model."""
+    """A result of more tokens than its tool allows. The message is in words for the model."""
 
 
 def text_of_result(result: object) -> str:
-    """A str as it is, anything else as JSON. Raises TypeError for what has no JSON form."""
+    """Text of a result: a str as it is, anything else as JSON. Raises TypeError for what has no JSON form."""
     if isinstance(result, str):
         return _spellable(result)
     try:
@@ -56,12 +56,12 @@ def text_of_result(result: object) -> str:
 
 
 def text_of_error(why: str) -> str:
-    """What the model reads where there is no result."""
+    """Text that the model reads in place of a result: a JSON object with an `error`."""
     return _spellable(json.dumps({"error": why}, ensure_ascii=False))
 
 
 def bounded(text: str, most: int, on_long: OnLong, tokenizer: Tokenizer) -> str:
-    """At most `most` tokens of a text, the mark of the cut included. Raises TooLong where it must not be cut."""
+    """Cuts a text to at most `most` tokens, the mark of the cut included. Raises TooLong if `on_long` is "refuse"."""
     tokens = tokenizer.encode(text, parse_special=False)
     if len(tokens) <= most:
         return text
@@ -81,7 +81,7 @@ def bounded(text: str, most: int, on_long: OnLong, tokenizer: Tokenizer) -> str:
 
 
 def _plain(value: object) -> object:
-    """Arrays and their numbers, ranges, views of dicts."""
+    """Converts arrays and their scalars, ranges and views of dicts for pydantic's JSON."""
     if callable(as_list := getattr(value, "tolist", None)):
         return as_list()
     if isinstance(value, Collection):
@@ -90,20 +90,20 @@ def _plain(value: object) -> object:
 
 
 def _spellable(text: str) -> str:
-    """A lone surrogate has no tokens."""
+    """Replaces lone surrogates by `?`, as they have no tokens."""
     return str.encode(text, "utf-8", "replace").decode()
 
 
 Emit = Callable[[Event], Awaitable[None]]
 Ask = Callable[[ApprovalAsked], Awaitable[str | None]]  # None, or why the call is denied
 
-Unheard = Callable[[Event], bool]  # has its reader not got this event, that was told?
+Unheard = Callable[[Event], bool]  # whether the reader has not received this emitted event
 
-_LONG = 8192  # characters of a result that are made tokens beside the event loop
+_LONG = 8192  # characters of a result above which it is tokenized in a thread
 
 
 async def ignore_event(event: Event) -> None:
-    """Listens to no events."""
+    """Drops the event: the listener of turns that nobody listens to."""
 
 
 def _heard_at_once(event: Event) -> bool:
@@ -116,18 +116,18 @@ def _unobserved(event: Event) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ToolEnvironment:
-    """What the calls of one turn share.
+    """Services that the calls of one turn share.
 
     Attributes:
         tools: by name.
-        context: what tools are told of the turn.
-        threads: for plain functions.
+        context: run context for tools that take one.
+        threads: worker threads for plain functions.
         tokenizer: counts the tokens of results.
-        emit: is told what happens.
-        ask: has a person decide.
-        unheard: of an event that was told when its turn ended early.
-        observe: is told as well, by whoever watches the Context.
-        held: what the message is held to that makes the calls.
+        emit: sends an event to the turn's listener.
+        ask: has a person decide on a call.
+        unheard: returns whether the listener has not received an emitted event.
+        observe: sends an event to the observers of the Context.
+        held: rules for the message that makes the calls.
     """
 
     tools: Mapping[str, Tool[Any, ..., Any]]
@@ -142,17 +142,17 @@ class ToolEnvironment:
 
     @property
     def heard(self) -> bool:
-        """Does somebody listen to events?"""
+        """Whether the turn has an event listener."""
         return self.emit is not ignore_event
 
     async def tell(self, event: Event) -> None:
-        """It happens now."""
+        """Sends an event to the observers and to the listener."""
         self.observe(event)
         await self.emit(event)
 
 
 class _CallEnded(Exception):
-    """The call ends without a result; says why in words for the model."""
+    """Ends a call without a result. The message gives the reason in words for the model."""
 
     def __init__(self, status: CallStatus, why: str) -> None:
         super().__init__(why)
@@ -160,38 +160,38 @@ class _CallEnded(Exception):
 
 
 class ToolCallRunner:
-    """One call of a turn. `record` says what became of it, from the end of `run` on, however that ended."""
+    """One call of a turn. `record` is its outcome, set when `run` ends, however that ends."""
 
     def __init__(self, desk: ToolEnvironment, request: CallRequest, repeats: str | None = None) -> None:
-        """`repeats`: what the model reads of a call that it makes again, and that is not to run."""
+        """`repeats`: text for the model in place of the result of a repeated call, which then does not run."""
         self._desk = desk
         self._repeats = repeats
         self._tool = desk.tools.get(request.name)
         self._began = anyio.current_time()
         self._attempts = 0
-        self._called = 0  # attempts that came to call the function
+        self._called = 0  # attempts that called the function
         self.request = request
         self.record: CallRecord | None = None
 
     @property
     def begins_early(self) -> bool:
-        """May it begin while the model still writes its message?"""
+        """Whether the call may begin while the model still writes its message."""
         return self.request.error is None and self._tool is not None and self._tool.begins_early
 
     @property
     def repeatable(self) -> bool:
-        """May it give something else when it is made again?"""
+        """Whether the call may give another result when it is repeated."""
         return self._tool is not None and self._tool.repeatable
 
     @property
     def finished(self) -> CallRecord:
-        """The record of a call that has ended, also where the function ended its task by itself."""
+        """Record of a call that has ended; "cancelled" where the function ended its own task."""
         return self.record or self._ended("cancelled", "it was cancelled")
 
     async def run(self) -> None:
-        """Runs it to its end.
+        """Runs the call to its end.
 
-        Raises ToolFailed for an exception of a tool that says on_error="raise".
+        Raises ToolFailed for an exception of a tool with on_error="raise".
         """
         failure: BaseException | None = None
         try:
@@ -334,7 +334,7 @@ def _in_tuple(call: Callable[[], Any]) -> tuple[Any]:
 
 
 def _runs(task: int) -> bool:
-    """Is this the current task?"""
+    """Returns whether this is the current task."""
     try:
         return anyio.get_current_task().id == task
     except RuntimeError:  # there is none

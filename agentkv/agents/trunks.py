@@ -1,4 +1,4 @@
-"""The prompts of agents, prefilled once per Context and forked ever after."""
+"""Prompts of agents, prefilled once per Context and forked for each use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Definitions = Sequence[Mapping[str, Any]]
 
 
 class TrunkCache:
-    """Of one Context. Each agent's prompt is kept on a branch of its own, for as long as the agent is referred to.
+    """Prefilled prompts of the agents of one Context, each on a branch that lives as long as its agent is referenced.
 
     Those branches are not among `Context.branches`; `Context.keep` frees them.
     """
@@ -30,7 +30,7 @@ class TrunkCache:
         self._roots: weakref.WeakKeyDictionary[Agent[Any, Any], _Root] = weakref.WeakKeyDictionary()
 
     async def fork(self, agent: Agent[Any, Any], context: Context, definitions: Definitions) -> Branch:
-        """A branch that holds the agent's prompt."""
+        """Forks the branch with the agent's prompt, which is prefilled first where it is missing or outdated."""
         root = self._roots.setdefault(agent, _Root())
         async with root.lock:  # tasks that come at the same time prefill once
             if root.branch is None or root.branch.closed or root.definitions != definitions:
@@ -38,23 +38,23 @@ class TrunkCache:
                 root.definitions = definitions
                 core_of(context).registry.hide(root.branch)
             branch = await root.branch.fork()
-        handle_of(branch).record.parent = None  # what it was forked from is nobody's
+        handle_of(branch).record.parent = None  # the branch that it was forked from is hidden
         return branch
 
     def close(self) -> None:
-        """Frees them all; they are made again when they are asked for."""
+        """Frees all prompts; `fork` prefills them again."""
         for root in self._roots.values():
             if root.branch is not None:
                 root.branch.close()
 
 
 def tools_in_prompt(branch: Branch) -> list[str]:
-    """Names of the tools that a branch's messages tell its model of."""
+    """Names of the tools in the branch's system prompt."""
     return [tool.get("function", tool).get("name") for tool in handle_of(branch).state.conversation.tools or ()]
 
 
 def warn_missing_tools(branch: Branch, names: Iterable[str]) -> None:
-    """Logs which tools of an agent a branch's messages do not tell its model of: it will hardly call them."""
+    """Logs a warning that names an agent's tools missing from the branch's prompt: the model will hardly call them."""
     told = tools_in_prompt(branch)
     untold = [name for name in names if name not in told]
     if untold and handle_of(branch).state.conversation.begun:
@@ -62,7 +62,7 @@ def warn_missing_tools(branch: Branch, names: Iterable[str]) -> None:
 
 
 class _Root:
-    """One agent's prompt."""
+    """Branch with one agent's prompt, and the tool definitions in it."""
 
     def __init__(self) -> None:
         self.lock = Lock()
@@ -71,7 +71,7 @@ class _Root:
 
 
 async def _prompt(agent: Agent[Any, Any], context: Context, definitions: Definitions) -> Branch:
-    """A new branch with the system prompt and the tools, as much of them as stands before every question."""
+    """Prefills a new branch with the system prompt and the tools, as far as they precede every question."""
     switches = template_switches(agent.thinking, core_of(context).chat.tokenizer.template_variables)
     template = {**switches, **(agent.template or {})}
     made = await core_of(context).chat.encoder.opening(agent.instructions, definitions or None, template or None)

@@ -1,4 +1,4 @@
-"""A turn of an agent: a question, rounds of messages and calls, an answer. A transaction on its branch.
+"""Turns of agents: a question, rounds of messages and calls, an answer. A turn is a transaction on its branch.
 
 In each round the model writes one message, its calls run at the same time, and their results enter in order.
 """
@@ -47,7 +47,7 @@ Out = TypeVar("Out")
 
 
 class Round(Generic[Out]):
-    """A round under way, on the branch that its turn holds."""
+    """A round in progress, on the branch that its turn leases."""
 
     def __init__(self, turn: Turn[Out], held: Branch) -> None:
         self._turn = turn
@@ -61,11 +61,11 @@ class Round(Generic[Out]):
         self._calls: list[ToolCallRunner] = []  # of the message
         self._begun: set[ToolCallRunner] = set()
         self._is_over = False  # the final tool was called
-        self._probability: float | None = None  # of a call, where that was asked for
+        self._probability: float | None = None  # of a call, where `call_threshold` is set
         self._calls_are_open = False  # the message that makes them is whole, and no result has entered
 
     async def run(self) -> Step[Out]:
-        """The round.
+        """Runs the round.
 
         Raises LimitReached, ContextFull, OutputInvalid, ToolFailed, and what verbs and hooks raise.
         """
@@ -81,7 +81,7 @@ class Round(Generic[Out]):
         except BaseException as error:
             if self._calls_are_open and self._turn.keeps and not isinstance(error, GeneratorExit):
                 with anyio.CancelScope(shield=True), suppress(Exception):
-                    await self._enter_results()  # what a tool has done is known to whoever goes on
+                    await self._enter_results()  # so that a later turn knows what the tools did
             raise
 
     async def _answered(self) -> Step[Out]:
@@ -113,7 +113,7 @@ class Round(Generic[Out]):
         return Step(message.content, message.reasoning, records, reply.generation, output, self._probability)
 
     async def _reply(self, attempt: int) -> Reply:
-        """The model's message, once all of its calls have ended."""
+        """Generates the model's message, and returns it once all of its calls have ended."""
         async with FirstErrorGroup() as group:
             reply = Reply(self._turn, self._held, self._desk.held, attempt)
             await reply.read(lambda call, whole: self._written(call, whole, group))
@@ -123,10 +123,10 @@ class Round(Generic[Out]):
         return reply
 
     def _written(self, parsed: ParsedCall, whole: bool, group: TaskGroup) -> None:
-        """A call is complete, or never will be; the message may be `whole` by then. Those that may begin early do.
+        """Registers a call that is complete or never will be, and begins it where it may begin early.
 
-        Raises LimitReached where it is one too many for the turn; EndOfCalls where the message, which is not whole, has
-        made it, or where it ends the turn.
+        Raises LimitReached where the turn has no calls left. While the message is not `whole`, raises EndOfCalls for a
+        call that the message has already made, and for one that ends the turn.
         """
         if not whole and self._turn.repeats.has_now(parsed):
             raise EndOfCalls(len(self._calls))
@@ -149,7 +149,7 @@ class Round(Generic[Out]):
                 raise EndOfCalls(len(self._calls))
 
     def _one_too_many(self) -> str | None:
-        """Why a message that no grammar held may not make one more call."""
+        """Reason why a message that no grammar constrained may not make one more call; None if it may."""
         most = self._agent.max_calls_per_message
         if self._is_over:
             return f"the turn ends with {self._turn.steering.final_tool}; nothing is called behind it"
@@ -168,7 +168,7 @@ class Round(Generic[Out]):
             await maybe_await(self._agent.after_call(self._context, call.finished))
 
     async def _enter_results(self) -> None:
-        """In the order of the calls, whatever order they ended in."""
+        """Extends the branch by the results, in the order of the calls."""
         records = [call.finished for call in self._calls]
         self._calls_are_open = False
         await self._held.extend(
@@ -176,7 +176,7 @@ class Round(Generic[Out]):
         )
 
     async def _steered(self) -> HeldTo:
-        """What the message is held to."""
+        """Rules for the round's message, after its `tool_choice` function and `call_threshold`."""
         given = self._turn.steering.tool_choice
         if callable(given):
             given = checked_choice(await maybe_await(given(self._context)), self._desk.tools)
@@ -189,7 +189,7 @@ class Round(Generic[Out]):
         return replace(held, choice="none") if refused else held
 
     def _check_repeats(self) -> None:
-        """Raises RepeatedCall where the model does not heed what it was told of a call that it makes again."""
+        """Raises RepeatedCall where the model repeats a call more than `max_repeats` times."""
         name, times = self._turn.repeats.end_message()
         if times > self._agent.max_repeats:
             raise self._turn.limit(
@@ -200,12 +200,12 @@ class Round(Generic[Out]):
             )
 
     def _check_called(self, text: str) -> None:
-        """Raises OutputInvalid for a message without a call where one was asked for, and no grammar held it."""
+        """Raises OutputInvalid for a message without a call where one is required, and no grammar constrained it."""
         if self._desk.held.must_call:
             raise OutputInvalid("the message makes no call, but it must", text)
 
     def _warn_of_text(self, text: str) -> None:
-        """Says where the answer looks like a call."""
+        """Adds a warning where the answer looks like a call."""
         name = shown_call(text) if self._desk.tools else None
         if name is None:
             return
@@ -225,30 +225,30 @@ class Round(Generic[Out]):
 
 
 ANSWER_NOW = "Now answer my question in words."
-"""What a model reads that makes calls and would not end."""
+"""Message for a model that keeps making calls instead of answering."""
 _ECHO = "the answer repeats what stands in place of a call's result"
 
 T = TypeVar("T")
 
 
 class Turn(Generic[Out]):
-    """One turn under way, and what was done in it so far.
+    """A turn in progress, and the record of its work so far.
 
     Attributes:
-        agent: whose turn it is.
-        steering: what its messages are held to.
-        tools: that the model was told of.
-        definitions: of these.
-        desk: what its calls share.
-        repeats: knows which calls are made again.
-        calls: those that the model wrote, in its order.
-        warnings: what looks wrong though nothing failed.
-        rounds: messages that were begun.
-        generated: tokens that were generated, those that were rolled back included.
-        taken_back: of these, those that were rolled back in the turn.
-        text: content of the last message, as far as it is there.
-        keeps: what was done stays on the branch, whatever ends the turn early.
-        failed: what was done when something ended the turn early; nothing otherwise.
+        agent: the agent that takes the turn.
+        steering: rules for its messages.
+        tools: tools of the turn.
+        definitions: their definitions for the prompt.
+        desk: services that its calls share.
+        repeats: detects repeated calls.
+        calls: calls of the model, in the order written.
+        warnings: problems that did not fail the turn.
+        rounds: number of messages begun.
+        generated: number of tokens generated, including those rolled back.
+        taken_back: number of generated tokens that the turn rolled back.
+        text: content of the last message, as far as it is written.
+        keeps: whether the work stays on the branch when the turn ends early.
+        failed: record of a turn that ended early; an empty one otherwise.
     """
 
     def __init__(self, agent: Agent[Any, Out], branch: Branch, desk: ToolEnvironment, steering: Steering) -> None:
@@ -271,13 +271,13 @@ class Turn(Generic[Out]):
         self._branch = branch
         self._began = anyio.current_time()
         self._start = 0  # messages of the branch before the turn
-        self._done_before: list[str] = []  # tools that were called since the question, in turns that ended early
+        self._done_before: list[str] = []  # tools called since the question, by turns that ended early
         self._hold: TurnLease | None = None
-        self._useful: tuple[Mark, int] | None = None  # behind the last calls that ran, and what was generated by then
-        self._was_asked = False  # for its answer, as the turn comes to its end
+        self._useful: tuple[Mark, int] | None = None  # after the last calls that ran, with `_stays` at that point
+        self._was_asked = False  # for the answer, near the end of the turn
 
     async def run(self, prompt: Prompt | None, keep: bool) -> Run[Out]:
-        """The whole turn. Whatever ends it early leaves the branch where it was, unless it is to `keep`."""
+        """Runs the whole turn. A turn that ends early rolls the branch back, unless `keep`."""
 
         async def rounds(held: Branch) -> Run[Out]:
             if prompt is None:
@@ -292,7 +292,7 @@ class Turn(Generic[Out]):
         return await self._transaction(rounds, keep, Finished)
 
     async def step(self, keep: bool) -> Step[Out]:
-        """One round. Whatever ends it early leaves the branch where it was, unless it is to `keep`."""
+        """Runs one round. A round that ends early rolls the branch back, unless `keep`."""
 
         async def one(held: Branch) -> Step[Out]:
             self._go_on(held)
@@ -301,7 +301,7 @@ class Turn(Generic[Out]):
         return await self._transaction(one, keep)
 
     def held(self, choice: str) -> HeldTo:
-        """What the next message is held to, where `choice` is what the turn's `tool_choice` says."""
+        """Rules for the next message, given the turn's `choice` ("auto", "required", "none" or the name of a tool)."""
         held = self._asked_for(choice)
         return replace(held, choice="none") if held.choice == "auto" and self._was_asked else held
 
@@ -311,7 +311,7 @@ class Turn(Generic[Out]):
         return self.steering.next(choice, [*self._done_before, *done], bool(self.calls), last)
 
     async def _round(self, held: Branch) -> Step[Out]:
-        """One round. Where one more with calls would end the turn, the model is asked for its answer first."""
+        """Runs one round. Where one more with calls would end the turn, asks the model for its answer first."""
         may_answer = not callable(self.steering.tool_choice) and self._asked_for("auto").choice == "auto"
         if self._is_near_end and may_answer and not self._was_asked:
             self._was_asked = True
@@ -329,7 +329,7 @@ class Turn(Generic[Out]):
         return step
 
     def _echoes(self, text: str) -> bool:
-        """Does an answer say again what stands in place of a result: that a call was made before, or cannot be made?"""
+        """Returns whether an answer repeats the text in place of a result: a note on a repeated call, or a fault."""
         records = [call.record for call in self.calls if call.record is not None]
         if any(record.status == "repeated" for record in records) and echoes_note(text):
             return True
@@ -337,7 +337,7 @@ class Turn(Generic[Out]):
         return any(fault and fault in text.casefold() for fault in faults)
 
     async def _answer_anew(self, held: Branch, before: Mark) -> Step[Out]:
-        """Takes back an answer that is none, and asks for one."""
+        """Rolls back an answer that only repeats a note, and asks for another."""
         self.taken_back += len(held) - before.length
         await held.rollback(before)
         await self.desk.tell(RolledBack(before.length, _ECHO))
@@ -351,7 +351,7 @@ class Turn(Generic[Out]):
         return stuck or (bool(self.calls) and self.rounds + 1 == self.agent.max_rounds)
 
     async def _ask_for_answer(self, held: Branch) -> None:
-        """Takes back the messages that only made calls again, behind which a model hardly answers, and asks."""
+        """Rolls back messages that only repeat calls, as a model hardly answers after them, and asks for the answer."""
         if self.repeats.stuck and self._useful is not None:
             mark, stayed = self._useful
             with suppress(InvalidRollback):  # where room was made since, the messages are those that are left
@@ -362,11 +362,11 @@ class Turn(Generic[Out]):
 
     @property
     def _stays(self) -> int:
-        """Tokens that were generated and not taken back."""
+        """Number of generated tokens that were not rolled back."""
         return self.generated - self.taken_back
 
     def limit(self, what: str, limit: str, advice: str = "", kind: type[LimitReached] = LimitReached) -> LimitReached:
-        """The error for a limit, which says what the turn did."""
+        """Makes the error for a limit. Its message sums up rounds, tokens and calls of the turn."""
         called = Counter(call.request.name for call in self.calls)
         calls = ", ".join(f"{name} {count}x" for name, count in called.items()) or "none"
         rounds = f"{self.rounds} round{'s' * (self.rounds != 1)}"
@@ -374,7 +374,7 @@ class Turn(Generic[Out]):
         return kind(f"{what} ({told}); {advice or f'pass a larger {limit} to the agent'}", limit)
 
     def _go_on(self, held: Branch) -> None:
-        """The branch holds the question, and may hold calls of turns that ended early. Raises InvalidInput."""
+        """Collects the calls since the question on the branch. Raises InvalidInput where the branch has no question."""
         _check_asked(held)
         for message in reversed(held.messages):
             if message.role == "user":
@@ -438,7 +438,7 @@ class Turn(Generic[Out]):
 
 
 def _check_asked(held: Branch) -> None:
-    """Raises InvalidInput for a branch that ends with its instructions: no template has the model speak there."""
+    """Raises InvalidInput for a branch whose last message asks nothing: no template has the model reply there."""
     conversation = handle_of(held).state.conversation
     if conversation.begun and not conversation.opened and len(held) <= conversation.end:
         role = conversation.entries[-1].message["role"] if conversation.entries else None

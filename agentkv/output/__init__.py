@@ -1,4 +1,4 @@
-"""Constraints: what a generation may say.
+"""Constraints on the output of a generation.
 
 gen = await branch.generate(output=kv.Regex("[0-9]{4}"))
 """

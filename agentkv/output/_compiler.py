@@ -1,4 +1,4 @@
-"""The constraints of a Context: compiled once, and answered for once per step, for all generations together."""
+"""Constraints of a Context: compiled once, and advanced once per step for all generations together."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Description: TypeAlias = GrammarSource[Any] | Constraint
 
-_KEPT = 64  # compiled constraints that no branch needs any more
+_KEPT = 64  # compiled constraints that stay cached without a branch that needs them
 
 Turn: TypeAlias = tuple[int, Rule | None, list[int], list[int], list[int], int]
 Answer: TypeAlias = tuple[list[int], list[int], bool, str]
@@ -36,20 +36,23 @@ MaskTurn: TypeAlias = tuple[int, list[int], list[int], Masks]
 
 
 class ConstraintDriver:
-    """Answers the engine's turns: the state of each generation under a constraint. Raises nothing."""
+    """Holds the matcher of each constrained generation and answers the engine's turns. Raises nothing."""
 
     def __init__(self) -> None:
         self._rules: dict[int, Rule] = {}
         self._states: dict[int, Matcher] = {}
 
     def take_turns(self, turns: list[Turn], ended: list[int]) -> list[Answer]:
-        """On the step loop's thread: what was said since the last turn, and what might follow."""
+        """Advances each matcher by its new tokens, on the step loop's thread.
+
+        Returns for each turn the allowed draft nodes, the forced tokens, whether the output is complete, and the fault.
+        """
         for job in ended:
             self._end(job)
         return [self._answer(*turn) for turn in turns]
 
     def fill_masks(self, turns: list[MaskTurn]) -> list[str]:
-        """Beside the forward, on another thread."""
+        """Fills the token masks of each turn; returns the faults, "" for none. On a thread beside the forward."""
         return [self._fill(*turn) for turn in turns]
 
     def _answer(
@@ -65,7 +68,7 @@ class ConstraintDriver:
                 return [], [], True, ""
             forced = state.forced(most)
             return state.allowed(tokens, parents), forced, False, ""
-        except BaseException as error:  # a user's object may raise anything, and the others' turns go on
+        except BaseException as error:  # a user's object may raise anything, and other turns continue
             self._rules.pop(job, None)
             self._states.pop(job, None)
             return [], [], False, _reason(error)
@@ -84,7 +87,7 @@ class ConstraintDriver:
 
 
 class ConstraintCompiler:
-    """The compiled constraints of one Context. Everything here may be called from any thread."""
+    """Compiles and caches the constraints of one Context. All methods are thread-safe."""
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
         self.tokenizer = tokenizer
@@ -92,7 +95,7 @@ class ConstraintCompiler:
         self._lock = threading.Lock()
         self._vocabulary: GrammarVocabulary | None = None
         self._driver: Any = None
-        # Of loaded branches, by the text of the grammar; alive for as long as a branch goes on with it.
+        # Constraints of loaded branches, by the text of the grammar; alive as long as a branch continues with them.
         self._restored: weakref.WeakValueDictionary[str, PythonConstraint] = weakref.WeakValueDictionary()
         self._known: weakref.WeakValueDictionary[object, PythonConstraint] = weakref.WeakValueDictionary()
         self._recent: OrderedDict[object, PythonConstraint] = OrderedDict()
@@ -100,28 +103,31 @@ class ConstraintCompiler:
     def of_generation(
         self, engine: StepEngine, branch: int, description: Description | None
     ) -> PythonConstraint | None:
-        """What a generation that begins on the branch keeps to, on the engine's thread."""
+        """Compiled constraint for a generation that begins on the branch; None without one. On the engine's thread."""
         if isinstance(description, Thought):
             description = self.going_on(engine, branch, description)
         return None if description is None else self.native(description)
 
     def going_on(self, engine: StepEngine, branch: int, thought: Thought) -> Description | None:
-        """Of a message that was cut short, what its first part was held to; its thought may have ended since. Where a
-        message that others began is past its thought, what follows is held to the rest alone."""
+        """Constraint for a generation that may continue a message.
+
+        For a message that was cut short, the `thought` under which its first part was generated. For a message begun
+        otherwise that is past its thought, the constraint on the answer alone.
+        """
         begun = next((each for each in thought.beginnings if self.goes_on(engine, branch, each)), None)
         return begun or (thought.held if thought.is_over else thought)
 
     def goes_on(self, engine: StepEngine, branch: int, description: Description) -> bool:
-        """Would a generation under this description go on with the branch's last output?"""
+        """Returns whether a generation under this description would continue the branch's last output."""
         native = self._known.get(description)
         return native is not None and engine.goes_on(branch, native)
 
     def known(self, description: Description) -> bool:
-        """Has it been compiled? Then `native` takes no time."""
+        """Returns whether the description has been compiled, so that `native` is immediate."""
         return _key(description) in self._known
 
     def native(self, description: Description) -> PythonConstraint:
-        """What the engine takes for it: one object for equal descriptions. Compiles it the first time.
+        """The description as an engine constraint, one object for equal descriptions. Compiles it the first time.
 
         Raises InvalidInput with llguidance's reason.
         """
@@ -144,7 +150,7 @@ class ConstraintCompiler:
         return native
 
     def saved_output(self, image: StoredBranch) -> SavedOutput | None:
-        """What a file may know of a branch's last output: one under a grammar, not under an object of a user's."""
+        """Record of a branch's last output for a file; None unless the output is under a grammar."""
         grammar = None if image.constraint is None else self.text_of(image.constraint)
         if grammar is None:
             return None
@@ -153,16 +159,16 @@ class ConstraintCompiler:
         )
 
     def text_of(self, constraint: object) -> str | None:
-        """The grammar that was compiled to it; None for an object of a user's."""
+        """Grammar that `constraint` was compiled from; None for a user's own Constraint."""
         with self._lock:
             keys = [key for key, native in self._known.items() if native is constraint]
             texts = [text for text, native in self._restored.items() if native is constraint]
         return next((key.grammar for key in keys if isinstance(key, GrammarSource)), texts[0] if texts else None)
 
     def restored(self, grammar: str) -> PythonConstraint:
-        """What a loaded branch was asked to say, as it was saved: grammars with this text go on with it.
+        """Constraint of a loaded branch's output, from its saved grammar. Equal grammars continue that output.
 
-        Raises InvalidInput where it is no grammar.
+        Raises InvalidInput for a text that is no grammar.
         """
         with self._lock:
             known = [native for key, native in self._known.items() if _text_of(key) == grammar]
@@ -178,7 +184,7 @@ class ConstraintCompiler:
         return native
 
     def compiled(self, description: Description) -> Rule:
-        """Compiles it anew. Raises InvalidInput with llguidance's reason."""
+        """Compiles a description, without the cache. Raises InvalidInput with llguidance's reason."""
         if not isinstance(description, GrammarSource):
             return CustomConstraint(description, frozenset(self.tokenizer.eos_ids), self.vocab_size)
         held = self.native(description.held).rule if isinstance(description, Thought) and description.held else None
@@ -189,7 +195,7 @@ class ConstraintCompiler:
             raise InvalidInput(f"{preview(description)} is no grammar: {str(error).rstrip()}\n{advice}") from error
 
     def _rule(self, grammar: str, inner: Rule | None = None) -> Rule:
-        """The rule of a text; `inner`, where it is there already, holds what a thought's message is held to."""
+        """Compiles a grammar's text. `inner` is the rule on a thought's message where it is compiled already."""
         parts = parts_of(grammar)
         if parts is None:
             return GrammarRule(grammar, self._open_vocabulary())
@@ -208,7 +214,7 @@ class ConstraintCompiler:
             return self._vocabulary
 
     def wrapped(self, name: str, rule: Rule) -> PythonConstraint:
-        """A rule as the engine takes it."""
+        """Wraps a rule as an engine constraint."""
         from agentkv_runtime.constraints import PythonConstraint, PythonConstraintDriver
 
         if self._driver is None:
@@ -226,5 +232,5 @@ def _text_of(key: object) -> str | None:
 
 
 def _key(description: Description) -> object:
-    """Grammars are known by what they say, objects of users by their identity: their rule keeps them alive."""
+    """Cache key: grammars by value, users' own constraints by identity, as their rule keeps them alive."""
     return description if isinstance(description, GrammarSource) else id(description)

@@ -1,4 +1,4 @@
-"""Constraints of users' own."""
+"""Matchers of constraints that users write."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class CustomConstraint:
-    """A constraint that a user wrote."""
+    """Rule of a constraint that a user wrote."""
 
     def __init__(self, constraint: Constraint, eos: frozenset[int], vocab_size: int) -> None:
         self._constraint = constraint
@@ -24,29 +24,29 @@ class CustomConstraint:
         self._vocab_size = vocab_size
 
     def begin(self) -> Matcher:
-        """The state of an output that begins."""
+        """Makes the matcher of a new output, on a fork of the user's object."""
         return CustomMatcher(_called(self._constraint, "fork", self._constraint.fork), self._eos, self._vocab_size)
 
     def end(self, state: Matcher) -> None:
-        """A generation is over."""
+        """Does nothing: no state outlives a generation."""
 
 
 class CustomMatcher:
-    """What it has come to in one generation.
+    """Matcher of a user's constraint in one generation.
 
-    Its object is asked on the thread of the step loop alone, so each turn takes the masks of all that may be drawn
-    from; `fill` hands them on.
+    The object is called on the thread of the step loop only, so each turn collects the masks of all positions that may
+    be sampled; `fill` copies them.
     """
 
     def __init__(self, constraint: Constraint, eos: frozenset[int], vocab_size: int) -> None:
         self._constraint = constraint
         self._eos = eos
         self._vocab_size = vocab_size
-        self._at: tuple[int, ...] = ()  # what the object was advanced by since the last turn
-        self._masks: dict[tuple[int, ...], NDArray[np.bool_] | None] = {}  # there; None: nothing may come
+        self._at: tuple[int, ...] = ()  # tokens that the object was advanced by since the last turn
+        self._masks: dict[tuple[int, ...], NDArray[np.bool_] | None] = {}  # by path; None: nothing may follow
 
     def say(self, tokens: list[int]) -> None:
-        """Goes on by tokens that were said."""
+        """Advances by generated tokens."""
         for token in tokens:
             self._ask("advance", self._constraint.advance, token)
         self._masks.clear()
@@ -54,11 +54,11 @@ class CustomMatcher:
 
     @property
     def complete(self) -> bool:
-        """May nothing follow?"""
+        """Whether the output is complete, so that nothing may follow."""
         return self._masks[self._at] is None
 
     def forced(self, most: int) -> list[int]:
-        """The tokens of masks that allow one alone."""
+        """Up to `most` next tokens of which each is the only one that its mask allows."""
         path: list[int] = []
         while len(path) < most:
             mask = self._masks[self._at]
@@ -71,7 +71,7 @@ class CustomMatcher:
         return path
 
     def allowed(self, tokens: list[int], parents: list[int]) -> list[int]:
-        """The nodes that may follow."""
+        """Draft nodes that may follow, with all their ancestors, ascending."""
         walk = DraftTreeWalk(self, tokens, parents)
         nodes = []
         for node in walk.visit():
@@ -80,16 +80,16 @@ class CustomMatcher:
         return sorted([*nodes, *walk.ends])
 
     def fill(self, tokens: list[int], parents: list[int], masks: Masks) -> None:
-        """Sets the bits of what may follow."""
+        """Sets the bits of the allowed tokens: row 0 for the current position, row 1 + i after draft node i."""
         paths: list[tuple[int, ...]] = []
         for token, parent in zip(tokens, parents, strict=True):
             paths.append((*(paths[parent] if parent >= 0 else ()), token))
         for row, path in enumerate([(), *paths]):
-            if path in self._masks:  # what follows an end is not there
+            if path in self._masks:  # there is none after an end token
                 masks[row] = self._bits(self._masks[path])
 
     def step(self, token: int) -> bool:
-        """Goes on by a token, if it may come."""
+        """Advances by a token if it is allowed. Returns False, and stays, for an end token or one that is not."""
         mask = self._masks[self._at]
         if mask is None or not mask[token] or token in self._eos:
             return False
@@ -98,22 +98,22 @@ class CustomMatcher:
         return True
 
     def back(self, n: int) -> None:
-        """Takes back the last n steps."""
+        """Undoes the last n steps."""
         if n:
             self._ask("rollback", self._constraint.rollback, n)
             self._at = self._at[:-n]
 
     def ends(self, token: int) -> bool:
-        """Is it the model's end?"""
+        """Returns whether this is an end token of the model."""
         return token in self._eos
 
     def may_end(self) -> bool:
-        """May it come here?"""
+        """Returns whether an end token is allowed here."""
         mask = self._masks[self._at]
         return mask is not None and bool(mask[list(self._eos)].any())
 
     def _look(self) -> None:
-        """Takes the mask of where the object is."""
+        """Stores the object's mask at the current position, unless it is stored already."""
         if self._at not in self._masks:
             done = self._ask("done", lambda: bool(self._constraint.done))
             self._masks[self._at] = None if done else self._mask()

@@ -1,4 +1,4 @@
-"""Grammars, followed by llguidance (https://github.com/guidance-ai/llguidance)."""
+"""Matchers of grammars, by llguidance (https://github.com/guidance-ai/llguidance)."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
     from numpy.typing import NDArray
 
-_KNOWN_TEXTS = 1024  # whose tokens are remembered
+_KNOWN_TEXTS = 1024  # texts whose tokens are cached
 _AROUND_DIGITS = 16  # sign, point and exponent of a number, and what is before it
-_MOST_WAYS = 50_000  # to go on at one place: an object takes four for each property that may be missing
+_MOST_WAYS = 50_000  # to continue at one position: an object takes four for each optional property
 
 
 class GrammarVocabulary:
-    """The model's tokens as llguidance takes them.
+    """The model's vocabulary in llguidance's form.
 
-    One more token than the model has stands behind them: the end of a model without an end token.
+    It has one token more than the model: the end token of a model that has none.
     """
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
         library = llguidance()
-        # What is forced is much the same each time. It is text: tokens of their own the grammar names as such.
+        # Forced text is much the same each time. It is plain text: a grammar names control tokens as such.
         encode = lru_cache(maxsize=_KNOWN_TEXTS)(partial(tokenizer.encode, parse_special=False))
 
         class Encoder:
@@ -51,16 +51,16 @@ class GrammarVocabulary:
 
     @cached_property
     def numbers(self) -> NumberTokens:
-        """The tokens that go on with a number."""
+        """Tokens that continue a number."""
         return NumberTokens([b"" if i in self.eos else token for i, token in enumerate(self.tokens[: self.size])])
 
     def spelled(self, tokens: list[int]) -> bytes:
-        """The bytes of tokens."""
+        """Concatenated bytes of tokens."""
         return b"".join(self.tokens[token] for token in tokens)
 
 
 class GrammarRule:
-    """A compiled grammar. Raises ValueError with llguidance's reason where it is none."""
+    """A compiled grammar. Raises ValueError with llguidance's reason for an invalid one."""
 
     def __init__(self, grammar: str, vocabulary: GrammarVocabulary) -> None:
         self._vocabulary = vocabulary
@@ -72,18 +72,18 @@ class GrammarRule:
             raise ValueError(self._first.get_error())
 
     def begin(self) -> Matcher:
-        """The state of an output that begins. What copies learn of lexemes, they share."""
+        """Makes the matcher of a new output. Matchers share the lexer states that they compute."""
         return GrammarState(self._first.deep_copy(), self._vocabulary, self._digits)
 
     def end(self, state: Any) -> None:
-        """A generation is over."""
+        """Does nothing: no state outlives a generation."""
 
 
 class GrammarState:
-    """What a grammar has come to in one generation.
+    """Matcher of a grammar in one generation.
 
-    Its matcher only ever goes on. Once it was taken back, by `rollback` or `reset`, llguidance 1.9 computes masks from
-    rows of its parse that were another text's.
+    The llguidance matcher only advances: after a `rollback` or `reset`, llguidance 1.9 computes masks from parse rows
+    of the text that was taken back.
     """
 
     __slots__ = ("_digits", "_last", "_vocabulary", "matcher")
@@ -91,11 +91,11 @@ class GrammarState:
     def __init__(self, matcher: LLMatcher, vocabulary: GrammarVocabulary, digits: int | None) -> None:
         self.matcher = matcher
         self._vocabulary = vocabulary
-        self._digits = digits  # that a number may have; None where there are no numbers
-        self._last = b""  # what was said last, as far back as a number may reach
+        self._digits = digits  # most digits of a number; None for a grammar without JSON
+        self._last = b""  # last bytes of the output, as far back as a number may reach
 
     def say(self, tokens: list[int]) -> None:
-        """Goes on by tokens that were said."""
+        """Advances by generated tokens. Raises ConstraintFailed for tokens that the grammar does not allow."""
         if not self.matcher.consume_tokens(tokens):
             raise ConstraintFailed(_reason(self.matcher))
         if self._digits is not None:
@@ -103,20 +103,20 @@ class GrammarState:
 
     @property
     def complete(self) -> bool:
-        """May nothing but the end follow?"""
+        """Whether nothing but the end may follow."""
         return self.matcher.is_stopped()
 
     def forced(self, most: int) -> list[int]:
-        """The only tokens that may follow, as the masks then say as well."""
+        """Up to `most` next tokens of which each is the only one that its mask allows."""
         return self.matcher.compute_ff_tokens()[:most] if most else []
 
     def allowed(self, tokens: list[int], parents: list[int]) -> list[int]:
-        """The nodes that may follow. The end may where the output may end; nothing follows it."""
+        """Draft nodes that may follow, ascending; an end token where the output may end, with nothing after it."""
         walk = DraftTreeWalk(_MatcherCursor(self.matcher, self._vocabulary), tokens, parents)
         return sorted([*walk.visit(), *walk.ends])
 
     def fill(self, tokens: list[int], parents: list[int], masks: Masks) -> None:
-        """Sets the bits of what may follow, first here, then after each node."""
+        """Sets the bits of the allowed tokens: row 0 for the current position, row 1 + i after draft node i."""
         self._fill_row(self.matcher, masks, 0, [])
         beyond = _MatcherCursor(self.matcher, self._vocabulary)
         for node in DraftTreeWalk(beyond, tokens, parents).visit():
@@ -148,40 +148,40 @@ class GrammarState:
 
 
 class _MatcherCursor:
-    """A matcher that is taken over the nodes of a draft: a copy, and where paths part another one."""
+    """A copy of a matcher that walks the nodes of a draft; after a step back it is copied anew."""
 
     def __init__(self, matcher: LLMatcher, vocabulary: GrammarVocabulary) -> None:
         self._first = matcher
         self._vocabulary = vocabulary
         self.path: list[int] = []
-        self._moved: LLMatcher | None = None  # behind the path; None: to be made
+        self._moved: LLMatcher | None = None  # advanced by the path; None: to be copied
 
     @property
     def matcher(self) -> LLMatcher:
-        """Where it is."""
+        """Matcher advanced by the path."""
         if self._moved is None:
             self._moved = self._first.deep_copy()
             self._moved.consume_tokens(self.path)
         return self._moved
 
     def step(self, token: int) -> bool:
-        """Goes on by a token, if it may come."""
+        """Advances by a token. Returns False, and stays, if it is not allowed."""
         if self.matcher.try_consume_tokens([token]) != 1:
             return False
         self.path.append(token)
         return True
 
     def back(self, n: int) -> None:
-        """Takes back the last n steps."""
+        """Undoes the last n steps."""
         del self.path[len(self.path) - n :]
         self._moved = None
 
     def ends(self, token: int) -> bool:
-        """Is it the model's end?"""
+        """Returns whether this is an end token of the model."""
         return token in self._vocabulary.eos
 
     def may_end(self) -> bool:
-        """May the output end here?"""
+        """Returns whether the output may end here."""
         return self.matcher.is_accepting()
 
 

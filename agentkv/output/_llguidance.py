@@ -8,7 +8,7 @@ from .._types.errors import loading
 
 
 def llguidance() -> Any:
-    """The module. Raises AgentKVError where it cannot be loaded."""
+    """Imports the module. Raises AgentKVError where it cannot be loaded."""
     with loading("llguidance"):
         import llguidance
     return llguidance

@@ -1,4 +1,4 @@
-"""Schemas that a grammar cannot hold, made looser until it can: what can be held is held."""
+"""Loosening of schemas that no grammar can enforce: keywords are dropped until a grammar can."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ._repair import well_formed
 from ._schema_checks import subschemas
 from .json_schema import unheld
 
-_LONGEST = 100_000  # characters of a schema whose parts are looked at one by one
+_LONGEST = 100_000  # characters of a schema whose parts are examined one by one
 
-# What a value can do without first: the rest is as it is written, and what a value is at all comes last.
+# Keywords to drop first; those in neither list come next, in the order written, and those that define a value last.
 _FIRST = (
     "$schema",
     "propertyNames",
@@ -40,7 +40,7 @@ _FIRST = (
 )
 _LAST = ("required", "oneOf", "anyOf", "allOf", "items", "properties", "enum", "const", "$ref", "type")
 
-# What is said of the others, by the keyword that says which those are not.
+# Keywords on "all others", by the keyword that lists the exceptions.
 _OTHERS = {
     "properties": "additionalProperties",
     "patternProperties": "additionalProperties",
@@ -51,10 +51,10 @@ Fault = Callable[[dict[str, Any]], str | None]
 
 
 def loosened(schema: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """A schema as a grammar holds it, and the keywords of which it says less than the given one.
+    """The schema as far as a grammar can enforce it, and the keywords that were dropped or weakened.
 
-    Each part loses what is to blame there and nothing else; of a `oneOf` whose choices may overlap, several may be
-    true. A schema that is too long to look for that allows anything.
+    Each part loses only the keywords at fault; a `oneOf` whose choices may overlap becomes an `anyOf`. A schema of more
+    than 100,000 characters becomes one that allows anything, where a grammar cannot enforce it as it is.
     """
     text, dropped = _loosened(json.dumps(schema))
     return json.loads(text), dropped
@@ -77,7 +77,7 @@ def _held(text: str) -> tuple[dict[str, Any], tuple[str, ...]]:
         return {}, tuple(given)
     schema, gone = well_formed(given)
     dropped = dict.fromkeys(gone)
-    parts = list(subschemas(schema))[::-1]  # each behind those inside of it
+    parts = list(subschemas(schema))[::-1]  # inner parts first
     for part in parts:
         dropped |= dict.fromkeys(_cured(part, _fault_alone))
     if unheld(schema) is not None:
@@ -87,7 +87,7 @@ def _held(text: str) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def _cured(schema: dict[str, Any], fault: Fault) -> Iterator[str]:
-    """Takes keywords out of a schema, those inside of it aside, until nothing is wrong with it."""
+    """Drops keywords at the top level of a schema until it has no fault; yields those dropped."""
     while schema and fault(schema) is not None:
         keywords = sorted(schema, key=_rank)
         blamed = (name for name in keywords if fault({key: schema[key] for key in schema if key != name}) is None)
@@ -100,8 +100,7 @@ def _cured(schema: dict[str, Any], fault: Fault) -> Iterator[str]:
 
 
 def _referring(schema: dict[str, Any], parts: list[dict[str, Any]]) -> Iterator[str]:
-    """Leaves out the references that no grammar holds beside those before them: they lead nowhere, or round and
-    round."""
+    """Drops each `$ref` that no grammar can enforce beside those before it: dangling ones, and endless ones."""
     given = [(part, part.pop("$ref")) for part in parts if "$ref" in part]
     for part, reference in given:
         part["$ref"] = reference
@@ -111,7 +110,7 @@ def _referring(schema: dict[str, Any], parts: list[dict[str, Any]]) -> Iterator[
 
 
 def _fault_alone(part: dict[str, Any]) -> str | None:
-    """What no grammar holds of a part by itself, where an object of the whole may have keys of its own."""
+    """Fault for which no grammar can enforce a part without its references, alone or as a property; None without."""
     alone = _without_references(part)
     return unheld(alone) or unwritable_text({"properties": {"part": alone}})
 

@@ -1,4 +1,4 @@
-"""The interface of what a constraint has come to in one generation, and a walk over the nodes of a draft."""
+"""Interface of a constraint's state in one generation, and a walk over the nodes of a draft."""
 
 from __future__ import annotations
 
@@ -12,67 +12,70 @@ Masks = NDArray[np.uint32]  # [1 + nodes, words]
 
 
 class ConstraintFailed(Exception):
-    """A constraint cannot be followed; says why."""
+    """A constraint cannot be followed; the message gives the reason."""
 
 
 class Matcher(Protocol):
-    """Of one generation. What it raises fails that generation."""
+    """State of a constraint in one generation. An exception fails that generation only."""
 
     def say(self, tokens: list[int]) -> None:
-        """Goes on by tokens that were said."""
+        """Advances by generated tokens."""
 
     @property
     def complete(self) -> bool:
-        """May nothing follow?"""
+        """Whether the output is complete, so that nothing may follow."""
 
     def forced(self, most: int) -> list[int]:
-        """One after the other the only token that may follow, at most so many."""
+        """Up to `most` next tokens of which each is the only one allowed."""
 
     def allowed(self, tokens: list[int], parents: list[int]) -> list[int]:
-        """The nodes of a draft that may follow, with all their ancestors."""
+        """Nodes of a draft that may follow, with all their ancestors."""
 
     def fill(self, tokens: list[int], parents: list[int], masks: Masks) -> None:
-        """Sets the bits of what may follow, first here, then after each node of a draft. On another thread."""
+        """Sets the bits of the allowed tokens, uint32 [1 + nodes, words]: row 0 here, row 1 + i after draft node i.
+
+        Runs on another thread.
+        """
 
 
 class Rule(Protocol):
     """A compiled constraint."""
 
     def begin(self) -> Matcher:
-        """The state of an output that begins."""
+        """Makes the matcher of a new output."""
 
     def end(self, state: Matcher) -> None:
-        """A generation is over."""
+        """Ends the matcher of a generation that is over."""
 
 
 class Steppable(Protocol):
-    """A state that can be taken over tokens and back."""
+    """A state that can step over tokens and back."""
 
     def step(self, token: int) -> bool:
-        """Goes on by a token; False, and stays, where that cannot come."""
+        """Advances by a token. Returns False, and stays, if it is not allowed."""
 
     def back(self, n: int) -> object:
-        """Takes back the last n steps."""
+        """Undoes the last n steps."""
 
     def ends(self, token: int) -> bool:
-        """Is it an end, which nothing follows and which is no step?"""
+        """Returns whether this is an end token, which nothing follows and which is no step."""
 
     def may_end(self) -> bool:
-        """May such an end come?"""
+        """Returns whether an end token is allowed here."""
 
 
 class DraftTreeWalk:
-    """Visits the nodes of a tree by moving one state to and fro: along each node's path, back to where paths part."""
+    """Visits the nodes of a draft tree with one state, which steps back to where paths part and on along the next."""
 
     def __init__(self, state: Steppable, tokens: Sequence[int], parents: Sequence[int]) -> None:
-        self.ends: list[int] = []  # nodes that are ends and may come; `visit` leaves them out
+        self.ends: list[int] = []  # allowed nodes that are end tokens; `visit` leaves them out
         self._state = state
         self._tokens = tokens
         self._parents = parents
-        self._path: list[int] = []  # where the state is
+        self._path: list[int] = []  # nodes that the state has stepped over
 
     def visit(self) -> Iterator[int]:
-        """Each node that may come, when the state is behind it. The state ends where it began."""
+        """Yields each allowed node while the state is just past it. Returns the state to where it began."""
         state = self._state
         reached = [False] * len(self._tokens)
         try:

@@ -1,6 +1,6 @@
-"""Numbers of JSON end: after so many digits a mask lets no more of them come.
+"""Bound on the digits of JSON numbers: masks stop a number after the allowed digits.
 
-Grammars cannot say so: llguidance has one expression for numbers, and bounds of values would take exponents away.
+Grammars cannot express it: llguidance has one expression for numbers, and bounds of values would exclude exponents.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST_DIGITS = 15
-"""Before the point, and behind it: doubles are exact to that, and so are the clients that read JSON."""
+"""Most digits before the point, and after it: doubles, and so JSON clients, are exact up to this."""
 MOST_EXPONENT_DIGITS = 2
 
 _Bits = NDArray[np.uint32]
 
 _JSON = re.compile(r'"json_schema": \{|%json\s*\{')
 _DIGITS = re.compile(r"(\d+)(?:\.\d+)?(?:[eE]\+?(\d{1,3}))?|\.(\d+)")
-# Behind a quote or a letter it is part of a text.
+# After a quote or a letter, digits are part of a text.
 _NUMBER = re.compile(rb"(?<![^\s:,(\[=>])-?(\d+)(?:\.(\d+))?(?:[eE][+-]?(\d+))?\Z")
 _TEXT = re.compile(rb"[\"'A-DF-Za-df-z]")
 
 
 def most_digits(grammar: str) -> int | None:
-    """How many digits its numbers may have, which is as many as it spells itself; None for a grammar without JSON."""
+    """Most digits of the grammar's numbers: 15, or more where it spells longer ones. None for one without JSON."""
     if not _JSON.search(grammar):
         return None
     spelled = (len(whole or part) + int(exponent or 0) for whole, exponent, part in _DIGITS.findall(grammar))
@@ -34,7 +34,7 @@ def most_digits(grammar: str) -> int | None:
 
 
 class NumberTokens:
-    """The tokens of a vocabulary that go on with a number."""
+    """Tokens of a vocabulary that continue a number."""
 
     def __init__(self, tokens: Sequence[bytes]) -> None:
         self._words = len(tokens) // 32 + 1
@@ -44,7 +44,7 @@ class NumberTokens:
         self._more_than = lru_cache(maxsize=None)(lambda left: self._bits(self._digits > left))
 
     def without_more(self, mask: _Bits, left: int) -> _Bits:
-        """A mask without the tokens that have more digits; all of it in texts, where letters or a quote may come."""
+        """The mask without tokens of more than `left` digits; unchanged within texts, where letters may come."""
         in_text = left >= self._longest or (mask & self._of_texts).any()
         return mask if in_text else mask & ~self._more_than(left)
 
@@ -55,7 +55,7 @@ class NumberTokens:
 
 
 def digits_left(before: bytes, most: int) -> int | None:
-    """How many digits the number at the end of a text may still have; None where there is none."""
+    """Number of digits that may still follow the number at the end of a text; None where there is no number."""
     number = _NUMBER.search(before)
     if number is None:
         return None

@@ -1,4 +1,4 @@
-"""JSON schemas that are not quite such, made so: what stands where no such thing may is left out."""
+"""Repair of malformed JSON schemas: parts that their draft does not allow are left out."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ._schema_checks import MAPS
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
 
-_MOST_ROUNDS = 16  # what is wrong within a part is seen once the part itself is right
+_MOST_ROUNDS = 16  # faults within a part show once the part itself is right
 
 
 def draft_of(schema: Mapping[str, Any]) -> type[Validator]:
-    """What validates by the draft that a schema names; by 2020-12 where it names none that is known."""
+    """Validator class of the draft that a schema names; of 2020-12 where it names no known one."""
     from jsonschema import Draft202012Validator
     from jsonschema.validators import validator_for
 
@@ -26,8 +26,10 @@ def draft_of(schema: Mapping[str, Any]) -> type[Validator]:
 
 
 def well_formed(schema: Mapping[str, Any], *, patterns: bool = False) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """A copy without what its draft does not allow, such as `"required": null`, and the keywords that this was said
-    by; with `patterns` also without those that Python's `re` cannot read."""
+    """A copy without the parts that its draft does not allow, such as `"required": null`, and their keywords.
+
+    With `patterns` also without regular expressions that Python's `re` cannot read.
+    """
     draft = draft_of(schema)
     checker = draft(draft.META_SCHEMA, format_checker=draft.FORMAT_CHECKER if patterns else None)
     made, gone = copy.deepcopy(dict(schema)), dict[str, None]()
@@ -41,12 +43,14 @@ def well_formed(schema: Mapping[str, Any], *, patterns: bool = False) -> tuple[d
 
 
 def _taken_out(schema: dict[str, Any], path: tuple[str | int, ...]) -> dict[str, None]:
-    """Takes out what is at a path, or the list that it is in: entries mean something by their place or together. Where
-    a name has no schema, it may be anything. Gives the keyword."""
+    """Deletes the value at a path, or the list around it, as entries depend on each other. Returns its keyword.
+
+    A malformed schema of a named property becomes True, which allows anything.
+    """
     while isinstance(path[-1], int):
         path = path[:-1]
     holder: Any = schema
-    named = False  # is the holder a map of names, not a schema?
+    named = False  # whether the holder is a map of names, not a schema
     try:
         for part in path[:-1]:
             holder, named = holder[part], not named and part in MAPS

@@ -1,6 +1,6 @@
 """Checks of JSON schemas before anything is generated, each of which names the keyword.
 
-They find keywords that a grammar does not hold, references that no value ends, and what llguidance itself refuses.
+They find keywords that a grammar does not enforce, endless references, and schemas that llguidance itself refuses.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SINGLE = ("items", "additionalItems", "additionalProperties")
 
 
 def subschemas(schema: Any) -> Iterator[dict[str, Any]]:
-    """A schema and every schema inside of it, as far as they are objects; whoever reads them may change them."""
+    """Yields a schema and every schema inside it, as far as they are objects. The caller may change them."""
     pending = [schema]
     while pending:
         schema = pending.pop()
@@ -36,11 +36,11 @@ def subschemas(schema: Any) -> Iterator[dict[str, Any]]:
 
 
 T = TypeVar("T")
-_MOST_ROUNDS = 32  # each goes over the whole schema; what is not settled then is let through
+_MOST_ROUNDS = 32  # each goes over the whole schema; references that are not settled by then pass
 
 
 def endless_reference(schema: dict[str, Any]) -> str | None:
-    """A `$ref` that leads back to itself whichever value is written."""
+    """Fault of a `$ref` that leads back to itself for every value; None without one."""
     referred = {_of(inner, "$ref", str) for inner in subschemas(schema)} - {""}
     targets = {reference: _pointed(schema, reference) for reference in sorted(referred)}
     for _ in range(_MOST_ROUNDS):
@@ -55,7 +55,7 @@ def endless_reference(schema: dict[str, Any]) -> str | None:
 
 
 def _ends(schema: Any, endless: AbstractSet[str]) -> bool:
-    """Has it a value that ends, without the references that are not known to have one?"""
+    """Returns whether the schema has a finite value that uses none of the `endless` references."""
     if not isinstance(schema, dict):
         return True
     choices = [options for key in ("anyOf", "oneOf") if (options := _of(schema, key, list))]
@@ -67,7 +67,7 @@ def _ends(schema: Any, endless: AbstractSet[str]) -> bool:
 
 
 def _needed(schema: dict[str, Any]) -> list[Any]:
-    """The schemas inside that every value has a value of."""
+    """Inner schemas that every value of the schema has a value for."""
     needed = list(_of(schema, "allOf", list))
     if schema.get("type") == "object":
         properties = _of(schema, "properties", dict)
@@ -79,13 +79,13 @@ def _needed(schema: dict[str, Any]) -> list[Any]:
 
 
 def _of(schema: dict[str, Any], key: str, kind: type[T]) -> T:
-    """A keyword's value; an empty one where it is of another kind, as in definitions that nobody refers to."""
+    """A keyword's value; an empty one where it is of another type, as in definitions without a reference to them."""
     value = schema.get(key)
     return value if isinstance(value, kind) else kind()
 
 
 def _pointed(schema: Any, reference: str) -> Any:
-    """What a JSON pointer (RFC 6901) points to; None for what is elsewhere."""
+    """Target of a JSON pointer (RFC 6901) within the schema; None where there is none."""
     if reference != "#" and not reference.startswith("#/"):
         return None
     for part in unquote(reference).split("/")[1:]:
@@ -102,7 +102,7 @@ _OPTION = "Enable 'coerce_one_of' option to approximate oneOf with anyOf"  # whi
 
 @lru_cache(maxsize=256)
 def refusal(grammar: str) -> str | None:
-    """Why llguidance refuses a grammar, in one line; None where it takes it. No tokenizer is needed."""
+    """llguidance's reason to refuse a grammar, in one line; None where it accepts it. Needs no tokenizer."""
     reason = llguidance().LLMatcher.validate_grammar(grammar)
     return " ".join(reason.split()).replace(_OPTION, "Use anyOf") or None
 
@@ -122,7 +122,7 @@ _KEYWORDS = {
 
 
 def refused_keyword(grammar: str) -> str | None:
-    """What llguidance refuses of a schema's grammar; None where it takes it."""
+    """llguidance's reason to refuse a schema's grammar, after the keyword if known; None where it accepts it."""
     reason = refusal(grammar)
     if reason is None:
         return None
@@ -131,7 +131,7 @@ def refused_keyword(grammar: str) -> str | None:
 
 
 def inexact_number(schema: dict[str, Any]) -> str | None:
-    """A number that llguidance would round, because it computes with doubles."""
+    """Fault of an integer that llguidance would round, as it computes with doubles; None without one."""
     for inner in subschemas(schema):
         for key in _NUMBERS:
             for number in _integers(inner.get(key)):
@@ -141,7 +141,7 @@ def inexact_number(schema: dict[str, Any]) -> str | None:
 
 
 def repeatable_keys(schema: dict[str, Any]) -> str | None:
-    """A `minProperties` that counts keys which the grammar lets come twice: those that the schema does not list."""
+    """Fault of a `minProperties` that counts unlisted keys, which a grammar lets repeat; None without one."""
     for inner in subschemas(schema):
         least = inner.get("minProperties", 0)
         if isinstance(least, int) and least > len(_strings(inner, "properties") | _strings(inner, "required")) + 1:
@@ -150,7 +150,7 @@ def repeatable_keys(schema: dict[str, Any]) -> str | None:
 
 
 def _strings(schema: dict[str, Any], key: str) -> set[str]:
-    value = schema.get(key)  # anything: what llguidance refuses is said later
+    value = schema.get(key)  # of any type: llguidance's refusal comes later
     return {item for item in value if isinstance(item, str)} if isinstance(value, list | dict) else set()
 
 

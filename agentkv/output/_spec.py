@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def output_to_json(source: GrammarSource[Any] | Constraint | None) -> dict[str, Any] | None:
-    """What holds an output; None for nothing. Raises InvalidInput for what runs in this process."""
+    """JSON of a constraint for a server; None for no constraint. Raises InvalidInput for a user's own Constraint."""
     match source:
         case None:
             return None
@@ -38,7 +38,7 @@ def output_to_json(source: GrammarSource[Any] | Constraint | None) -> dict[str, 
             return {"type": "thinking", "thinking": source.told, "output": output_to_json(source.held)}
         case Grammar(lark=lark):
             return {"type": "grammar", "lark": lark}
-    held = getattr(source, "held", None)  # the text of a value that another grammar holds
+    held = getattr(source, "held", None)  # text of a value under another grammar
     if isinstance(held, GrammarSource):
         return output_to_json(held)
     raise InvalidInput(f"output is {preview(source)}, which cannot go to a server; pass a type or a grammar")
@@ -51,13 +51,13 @@ _COMPLETE = ("eos", "stop")
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec(Generic[Out]):
-    """What holds the tokens of an output, None for nothing, and what makes a value of its text."""
+    """Constraint on an output, None for plain text, and the parser of its text."""
 
     constraint: GrammarSource[Out] | Constraint | None
     read: Callable[[str], Out]
 
     def outcome(self, text: Callable[[], str], reason: FinishReason) -> tuple[Out | None, Exception | None]:
-        """The value of the text that a generation came to, or why there is none."""
+        """The value of a generation's text, or the error for which there is none. Calls `text` only if complete."""
         if reason not in _COMPLETE:
             return None, OutputIncomplete(
                 f"the output is not complete: the generation ended with {reason!r}; roll back and allow more "
@@ -67,13 +67,16 @@ class OutputSpec(Generic[Out]):
         try:
             return self.read(text()), None
         except AgentKVError as error:
-            return None, error.with_traceback(None)  # whoever keeps the generation need not keep these frames
+            return None, error.with_traceback(None)  # so that the generation does not keep these frames alive
         except Exception as error:  # a bug in a validator of the user's
             return None, error
 
 
 def output_spec(output: object) -> OutputSpec[Any]:
-    """What a type, a grammar or a constraint of the user's asks for; `str` is plain text. Raises InvalidInput."""
+    """Resolves an `output=` argument (type, grammar or constraint) into a constraint and a parser; `str` is plain text.
+
+    Raises InvalidInput.
+    """
     if output is str:
         return OutputSpec(None, str)
     if _is_constraint(output):
@@ -90,7 +93,7 @@ def _is_constraint(output: object) -> TypeGuard[Constraint]:
 
 
 def _typed(output: Any) -> Typed[Any]:
-    # What pydantic would take for something that it is not: names, core schemas, functions, our own classes.
+    # Values that pydantic would mistake for types: names, core schemas, functions, our own classes.
     ours = isinstance(output, type) and issubclass(output, GrammarSource)
     if ours or output is None or isinstance(output, str | bytes | Mapping) or inspect.isroutine(output):
         raise InvalidInput(

@@ -1,4 +1,4 @@
-"""Reasoning within a budget: the constraint that closes a thought, and leaves everything else as it is."""
+"""Reasoning within a budget: a constraint that closes a thought, and leaves all else unconstrained."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from ._thought import Parts
 
 HAND_OVER = "\n\nI have thought enough; I answer now.\n"
-"""What a thought is ended with that its budget cuts off."""
+"""Last words of a thought that its budget cuts off."""
 
 
 class At(NamedTuple):
-    """Where a generation is."""
+    """Position of a generation within its message."""
 
     place: Place
     spent: int = 0
-    """Tokens of reasoning so far."""
+    """Number of reasoning tokens so far."""
     forced: tuple[int, ...] = ()
-    """The tokens that come next."""
+    """Tokens that must come next."""
 
 
 class ThinkingRule:
-    """A thought with a budget, and what its message is held to besides."""
+    """Rule of a thought with a budget, with an inner rule on the message or on the answer."""
 
     def __init__(self, parts: Parts, tokenizer: Tokenizer, pieces: Sequence[bytes], inner: Rule | None) -> None:
         self._markers = parts.markers
@@ -49,14 +49,14 @@ class ThinkingRule:
         self.first = self._first(parts.begun)
 
     def begin(self) -> Matcher:
-        """The state of a message that begins."""
+        """Makes the matcher of a new message."""
         return ThinkingState(self)
 
     def end(self, state: Matcher) -> None:
-        """A generation is over."""
+        """Does nothing: no state outlives a generation."""
 
     def step(self, at: At, token: int) -> At:
-        """Where it is after a token."""
+        """Position after a token."""
         place = self._markers.read(at.place, self._pieces[token])
         if self.answers(place):
             place = Place(Stage.ANSWER)
@@ -66,8 +66,10 @@ class ThinkingRule:
         return self._in_budget(At(place, at.spent + inside))
 
     def spoken(self, said: Sequence[int]) -> list[int]:
-        """What comes of a message that a model would say without a bound: its thought cut off and closed, its answer
-        whole."""
+        """The message under this rule that a model without a budget would write as `said`.
+
+        Its thought is cut off and closed, its answer whole.
+        """
         thought = self._markers.size(self._begun, map(self._pieces.__getitem__, said))
         at, made = self.first, list[int]()
         for token in said[: thought if self._budget != 0 else 0]:
@@ -78,12 +80,15 @@ class ThinkingRule:
         return [*made, *at.forced, *said[thought:]]
 
     def permits(self, at: At, token: int) -> bool:
-        """May the token come, as far as the thought is concerned?"""
+        """Returns whether the thought allows the token."""
         return token == at.forced[0] if at.forced else token not in self.forbidden(at)
 
     def forbidden(self, at: At) -> Sequence[int]:
-        """Tokens that would think on once there is nothing left to spend, or close what is closed; and an end without
-        the output that is to come."""
+        """Tokens that are not allowed at a position.
+
+        These are an end before the answer under a grammar, and, once the budget is spent, tokens that would reopen the
+        thought.
+        """
         if not self.in_message and at.place.stage is not Stage.ANSWER:
             return self._ends
         over = self._budget is not None and at.spent >= self._budget
@@ -95,12 +100,12 @@ class ThinkingRule:
         return self._reopening[at.place]
 
     def answers(self, place: Place) -> bool:
-        """Is what comes now the inner rule's alone?"""
+        """Returns whether the inner rule alone constrains this place: an answer whose rule excludes the thought."""
         return not self.in_message and place.stage in (Stage.BEHIND, Stage.ANSWER)
 
     @cached_property
     def anything(self) -> NDArray[np.uint32]:
-        """The mask of all tokens."""
+        """Mask that allows all tokens, uint32 [words]."""
         size = len(self._pieces)
         bits = np.zeros((size // 32 + 1) * 32, np.bool_)
         bits[:size] = True
@@ -134,7 +139,7 @@ class ThinkingRule:
 
 
 class ThinkingState:
-    """How far one message is."""
+    """Matcher of one message with a thought."""
 
     def __init__(self, rule: ThinkingRule) -> None:
         self._rule = rule
@@ -144,7 +149,7 @@ class ThinkingState:
             self._begin_answer([])
 
     def say(self, tokens: list[int]) -> None:
-        """Goes on by tokens that were said."""
+        """Advances by generated tokens."""
         if self._inner is not None:
             self._inner.say(tokens)
         for index, token in enumerate(tokens):
@@ -160,24 +165,24 @@ class ThinkingState:
 
     @property
     def complete(self) -> bool:
-        """May nothing follow?"""
+        """Whether the output is complete, so that nothing may follow."""
         return not self._at.forced and self._inner is not None and self._inner.complete
 
     def forced(self, most: int) -> list[int]:
-        """The only tokens that may follow."""
+        """Up to `most` next tokens of which each is the only one allowed."""
         if self._at.forced:
             return list(self._at.forced[:most])
         return [] if self._inner is None else self._inner.forced(most)
 
     def allowed(self, tokens: list[int], parents: list[int]) -> list[int]:
-        """The nodes of a draft that may follow. One behind a thought that closes in the draft waits for its grammar."""
+        """Draft nodes that may follow. Nodes after a thought that closes within the draft wait for the next turn."""
         nodes = [node for node, at in enumerate(self._places(tokens, parents)) if at is not None]
         if self._inner is None:
             return nodes
         return sorted(set(nodes).intersection(self._inner.allowed(tokens, parents)))
 
     def fill(self, tokens: list[int], parents: list[int], masks: Masks) -> None:
-        """Sets the bits of what may follow."""
+        """Sets the bits of the allowed tokens: row 0 for the current position, row 1 + i after draft node i."""
         if self._inner is None:
             masks[:] = self._rule.anything
         else:
@@ -198,7 +203,7 @@ class ThinkingState:
             mask[0, token // 32] &= ~(1 << token % 32) & 0xFFFFFFFF
 
     def _places(self, tokens: list[int], parents: list[int]) -> Iterator[At | None]:
-        """Where it is after each node of a draft; None for one that may not come."""
+        """Position after each node of a draft; None for a node that is not allowed."""
         places: list[At | None] = []
         for token, parent in zip(tokens, parents, strict=True):
             before = self._at if parent < 0 else places[parent]

@@ -1,4 +1,4 @@
-"""A message whose reasoning has a budget, as a description: what is behind it may be held to a grammar."""
+"""Description of a message whose reasoning has a budget; a grammar may constrain the message or its answer."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _KEY = '{"thought": '
 
 @dataclass(frozen=True, slots=True)
 class Thought(GrammarSource[Any]):
-    """A message of which at most `budget` tokens are reasoning; None for any number.
+    """A message of which at most `budget` tokens are reasoning.
 
     Attributes:
-        budget: at which the thought is closed, and the answer follows; 0 for none.
-        markers: what is around the reasoning.
-        begun: where the message is that the prompt has begun.
-        held: what it is held to, None for free text. A MessageGrammar knows of the thought, any other grammar is of
-            what comes behind it.
+        budget: reasoning tokens after which the thought is closed; 0 for no reasoning, None for any number.
+        markers: texts around the reasoning.
+        begun: position in the message at the end of the prompt.
+        held: constraint, None for free text. A MessageGrammar covers the thought, any other grammar only the answer
+            after it.
     """
 
     budget: int | None
@@ -33,13 +33,13 @@ class Thought(GrammarSource[Any]):
 
     @property
     def grammar(self) -> str:
-        """All of it as text, which `parts_of` reads."""
+        """The description as text, which `parts_of` reads."""
         held = None if self.held is None else self.held.grammar
         return f"{_KEY}{json.dumps({**self.told, 'held': held})}}}"
 
     @property
     def told(self) -> dict[str, Any]:
-        """What JSON can say of it, but for what it is held to."""
+        """JSON of the description, without the constraint."""
         return {
             "budget": self.budget,
             "markers": asdict(self.markers),
@@ -50,27 +50,27 @@ class Thought(GrammarSource[Any]):
 
     @property
     def in_message(self) -> bool:
-        """Does what it is held to know of the thought?"""
+        """Whether the constraint covers the thought: free text, or a MessageGrammar."""
         return self.held is None or isinstance(self.held, MessageGrammar)
 
     @property
     def is_over(self) -> bool:
-        """Is the message past its thought?"""
+        """Whether the message is past its thought."""
         return self.begun.stage is Stage.ANSWER
 
     @property
     def beginnings(self) -> Iterator[Thought]:
-        """The same message, begun elsewhere."""
+        """Copies of this description that begin at each stage of a message."""
         return (replace(self, begun=Place(stage)) for stage in Stage)
 
     def read(self, text: str) -> Any:
-        """The value of what is behind the thought."""
+        """Parses the text after the thought."""
         return text if self.held is None else self.held.read(text)
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a text says of a thought: as `Thought`, with the grammar's text."""
+    """A `Thought` read from text, with its grammar as text."""
 
     budget: int | None
     markers: Markers
@@ -80,7 +80,7 @@ class Parts:
 
 
 def parts_of(grammar: str) -> Parts | None:
-    """What such a text says; None for any other grammar. Raises ValueError for one that is malformed."""
+    """Parses the text of a `Thought`; None for any other grammar. Raises ValueError for a malformed one."""
     if not grammar.startswith(_KEY):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Tools as their calls are held to them: one whose schema no grammar holds stops no other."""
+"""Tool schemas for grammars: one that no grammar can enforce is loosened, and does not affect the others."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 Definition = Mapping[str, Any]
 Tell = Callable[[str, Sequence[str]], None]
-"""Of the name of a tool, and the keywords that its calls are not held to."""
+"""Receives the name of a tool, and the keywords that its calls are not constrained to."""
 
-_OBJECT = {"type": "object"}  # which arguments are
-_ANY = {"additionalProperties": True}  # arguments, where the schema has come to say nothing of them
+_OBJECT = {"type": "object"}  # the type of all arguments
+_ANY = {"additionalProperties": True}  # for schemas that lost every keyword on properties
 
 
 def grammar_tools(form: Format, definitions: Sequence[Definition], tell: Tell) -> list[Definition]:
-    """The same tools, of whose schemas each says what a grammar can hold: of most of them all, of a few anything."""
+    """The tools with their schemas loosened as far as a grammar requires. `tell` gets the keywords dropped."""
     return [_held(form, definition, tell) for definition in definitions]
 
 
 @lru_cache(maxsize=1024)  # once for each
 def say_loosened(tool: str, keywords: Sequence[str]) -> None:
-    """Logs what calls of a tool are not held to, and are checked for afterwards."""
+    """Logs the keywords that calls of a tool are not constrained to, but checked against afterwards."""
     log.info(
         "calls of a tool are held to a part of its schema and checked for the rest", tool=tool, rest=list(keywords)
     )
@@ -50,10 +50,10 @@ def _held(form: Format, definition: Definition, tell: Tell) -> Definition:
 
 
 def _refused(form: Format, definition: Definition) -> bool:
-    """Is the grammar of its calls none? Formats with a notation of their own read schemas in their own way."""
+    """Returns whether llguidance refuses the grammar of the tool's calls, which depends on the format's notation."""
     try:
         return refusal(form.grammar([definition], choice="required")) is not None
-    except FormatError:  # it has no calls, which is said where they are asked for
+    except FormatError:  # the format has no calls, which is reported where they are needed
         return False
 
 

@@ -1,4 +1,4 @@
-"""Values of Python types: pydantic's JSON schema describes them, its validation makes them."""
+"""Outputs of Python types: pydantic derives their JSON schema and validates their text."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ FORMATS = frozenset(["date-time", "date", "time", "duration", "email", "hostname
 
 
 class PlainSchema(GenerateJsonSchema):
-    """With one spelling for each value, where pydantic takes several."""
+    """Schema generator with one spelling for each value, where pydantic accepts several."""
 
     def decimal_schema(self, schema: core_schema.DecimalSchema) -> JsonSchemaValue:
-        """A number; the string that pydantic would take as well may hold anything."""
+        """A number: the string that pydantic accepts as well could be any text."""
         number: JsonSchemaValue = super().decimal_schema(schema)["anyOf"][0]
         return number
 
     def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> JsonSchemaValue:
-        """Any of the choices: their tags tell them apart, which llguidance does not see in all of them."""
+        """An `anyOf`: tags distinguish the choices, but llguidance does not always recognise that."""
         made = super().tagged_union_schema(schema)
         return {"anyOf": made["oneOf"]}
 
 
 class GrammarJsonSchema(PlainSchema):
-    """What these schemas leave out, pydantic finds when it validates the value."""
+    """Schema generator for grammars. Pydantic checks what these schemas leave out when it validates the value."""
 
     ignored_warning_kinds: set[JsonSchemaWarningKind] = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012
 
     def generate(self, schema: core_schema.CoreSchema, mode: JsonSchemaMode = "validation") -> JsonSchemaValue:
-        """The whole schema. Keys that a model ignores are not written."""
+        """The schema without additional keys and without formats that llguidance does not know."""
         made = super().generate(schema, mode)
         for inner in subschemas(made):
             if "properties" in inner:
@@ -57,11 +57,11 @@ class GrammarJsonSchema(PlainSchema):
         return made
 
     def set_schema(self, schema: core_schema.SetSchema) -> JsonSchemaValue:
-        """An array; what it has twice, the set has once."""
+        """An array without `uniqueItems`: duplicates merge in the set."""
         return _without("uniqueItems", super().set_schema(schema))
 
     def frozenset_schema(self, schema: core_schema.FrozenSetSchema) -> JsonSchemaValue:
-        """As `set_schema`."""
+        """An array without `uniqueItems`: duplicates merge in the set."""
         return _without("uniqueItems", super().frozenset_schema(schema))
 
 
@@ -74,13 +74,13 @@ Out = TypeVar("Out")
 
 @dataclass(frozen=True, slots=True)
 class Typed(GrammarSource[Out]):
-    """JSON that becomes a value of a type; a bare word where the type is a choice of strings.
+    """JSON of a value of a type; a bare word where the type is a choice of strings.
 
     Attributes:
         text: the grammar.
         schema: the JSON schema of the type.
-        words: is the text a string of its own, without quotes?
-        adapter: pydantic's.
+        words: whether the text is a bare string, without quotes.
+        adapter: pydantic's validator of the type.
     """
 
     text: str
@@ -90,11 +90,11 @@ class Typed(GrammarSource[Out]):
 
     @classmethod
     def of(cls, kind: TypeForm[Out]) -> Typed[Out]:
-        """Raises InvalidInput for what pydantic has no JSON for, and for a schema that a grammar cannot hold."""
+        """Derives the grammar of a type. Raises InvalidInput if it has no JSON schema that a grammar can enforce."""
         try:
             adapter: TypeAdapter[Out] = TypeAdapter(kind)
             schema = adapter.json_schema(schema_generator=GrammarJsonSchema)
-        except Exception as error:  # pydantic's own, and whatever a type's hooks raise
+        except Exception as error:  # pydantic's own, and any error of a type's hooks
             reason = str(error).split("\n")[0].partition(". Set `arbitrary")[0]
             raise InvalidInput(
                 f"output is {_named(kind)}, of which pydantic makes no JSON: {reason}; pass a pydantic model, a "
@@ -111,11 +111,11 @@ class Typed(GrammarSource[Out]):
 
     @property
     def grammar(self) -> str:
-        """What llguidance takes."""
+        """The grammar in llguidance's form."""
         return self.text
 
     def read(self, text: str) -> Out:
-        """The value of a text. Raises OutputIncomplete for half a JSON, OutputInvalid for what pydantic refuses."""
+        """Parses a text. Raises OutputIncomplete for truncated JSON, OutputInvalid for values that pydantic refuses."""
         try:
             return self.adapter.validate_json(json.dumps(text) if self.words else text)
         except ValidationError as error:
@@ -132,7 +132,7 @@ def _named(kind: object) -> str:
 
 
 def _choices(schema: dict[str, Any]) -> list[str] | None:
-    """The strings that a schema allows, where it is a choice of strings."""
+    """Strings that a schema allows; None where it is not a choice of strings."""
     choices = schema.get("enum", [schema["const"]] if "const" in schema else [])
     return choices if choices and all(isinstance(choice, str) for choice in choices) else None
 

@@ -1,4 +1,4 @@
-"""The interface of a constraint, for those who write their own."""
+"""Interface of a constraint, for those who write their own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 @runtime_checkable
 class Constraint(Protocol):
-    """What a generation may say: any object with these methods. `branch.generate(output=mine)` keeps to it.
+    """A constraint on an output: any object with these methods, passed as `branch.generate(output=mine)`.
 
         class Alternate:
             '''Even token ids and odd ones in turns.'''
@@ -33,32 +33,32 @@ class Constraint(Protocol):
 
             done = False
 
-    The object that is passed says how an output begins: it is forked for each generation and not changed. The state of
-    a fork must follow from the tokens that it was advanced by, since branches that fork and roll back are followed by
-    advancing a new fork by what they hold. Where `mask` allows a single token, that is what comes, in the forward of
-    the token before it. The model's end token ends an output where `mask` allows it; it is not given to `advance`.
+    The object that is passed is the initial state: it is forked for each generation and not changed. The state of a
+    fork must depend only on the tokens that it was advanced by, since after a fork or a rollback of the branch a new
+    fork is advanced by the tokens that are left. Where `mask` allows a single token, that token is emitted in the
+    forward of the one before it. The model's end token ends an output where `mask` allows it, without an `advance`.
 
-    All of it runs on the thread of the step loop, between two forwards: it must be quick, and must not call into the
-    Context. What it raises ends its own generation, as StepFailed.
+    All methods run on the thread of the step loop, between two forwards: they must be quick, and must not call into the
+    Context. An exception ends its own generation, as StepFailed.
     """
 
     def mask(self) -> NDArray[np.bool_]:
-        """Which tokens may come next: bool [vocab_size], the model's (`ModelInfo.vocab_size`)."""
+        """Tokens that may come next: bool [vocab_size], with the model's `ModelInfo.vocab_size`."""
         ...
 
     def advance(self, token: int) -> None:
-        """The token came."""
+        """Advances the state by a generated token."""
         ...
 
     def rollback(self, n: int) -> None:
-        """Forgets the last `n` tokens."""
+        """Undoes the last `n` advances."""
         ...
 
     def fork(self) -> Constraint:
-        """Another object in the same state."""
+        """Returns another object in the same state."""
         ...
 
     @property
     def done(self) -> bool:
-        """Whether nothing may come: the output is complete, and the generation ends."""
+        """Whether the output is complete, which ends the generation."""
         ...

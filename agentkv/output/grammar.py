@@ -1,4 +1,4 @@
-"""Grammars: descriptions of what a generation may say, frozen and hashable."""
+"""Grammars: descriptions of outputs, frozen and hashable."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ Out_co = TypeVar("Out_co", covariant=True)
 
 
 class GrammarSource(ABC, Generic[Out_co]):
-    """A description that llguidance compiles. Frozen and hashable: an output goes on under an equal one."""
+    """A description that llguidance compiles. Frozen and hashable: an output continues under an equal one."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
     def grammar(self) -> str:
-        """The grammar as llguidance takes it."""
+        """The grammar in llguidance's form."""
 
     @abstractmethod
     def read(self, text: str) -> Out_co:
-        """The value of an output that is complete. Raises OutputIncomplete, OutputInvalid."""
+        """Parses a complete output. Raises OutputIncomplete, OutputInvalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar(GrammarSource[str]):
     """A context-free grammar, in llguidance's variant of Lark; frozen.
 
-    A rule named `start` is what an output is; `<|name|>` and `<[7]>` are single tokens, all else is text.
+    The rule `start` describes an output; `<|name|>` and `<[7]>` are single tokens, all else is text.
     https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md
 
     Attributes:
@@ -47,7 +47,7 @@ class Grammar(GrammarSource[str]):
 
     @property
     def grammar(self) -> str:
-        """The grammar as llguidance takes it."""
+        """The grammar in llguidance's form."""
         grammar: str = llguidance().LLMatcher.grammar_from_lark(self.lark)
         return grammar
 
@@ -58,4 +58,4 @@ class Grammar(GrammarSource[str]):
 
 @dataclass(frozen=True, slots=True)
 class MessageGrammar(Grammar):
-    """A grammar of a whole message, as call formats make it: its reasoning and calls too."""
+    """A grammar of a whole message with its reasoning and calls, as call formats make it."""

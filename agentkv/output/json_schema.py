@@ -1,4 +1,4 @@
-"""JSON that a schema describes."""
+"""Outputs that a JSON Schema describes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class JsonSchema(GrammarSource[Any]):
     """JSON that a JSON Schema (2020-12) describes: `generate(output=kv.JsonSchema({"type": "integer"}))`.
 
     Keys come in the order of `properties`, with the separators `", "` and `": "`. An object without
-    `additionalProperties: false` may have keys of the model's own. The value is what `json.loads` makes of the text.
+    `additionalProperties: false` may have further keys. The value is the result of `json.loads`.
 
     Attributes:
         text: the schema as JSON.
@@ -48,12 +48,11 @@ class JsonSchema(GrammarSource[Any]):
 
     @property
     def grammar(self) -> str:
-        """The schema as llguidance takes it."""
+        """The schema in llguidance's form."""
         return grammar_of(self.schema)
 
     def read(self, text: str) -> Any:
-        """What `json.loads` makes of it. Raises OutputIncomplete for half a JSON, OutputInvalid for one that is nested
-        too deeply for Python."""
+        """Parses the JSON. Raises OutputIncomplete for truncated text, OutputInvalid where it nests too deeply."""
         try:
             return json.loads(text)
         except RecursionError:
@@ -63,12 +62,12 @@ class JsonSchema(GrammarSource[Any]):
 
 
 def grammar_of(schema: dict[str, Any]) -> str:
-    """A schema as llguidance takes it, in our style unless it has an `x-guidance` of its own."""
+    """A schema in llguidance's form, in our style unless it has its own `x-guidance`."""
     return json.dumps({"grammars": [{"json_schema": styled(schema, json_style(schema))}]})
 
 
 def unheld(schema: dict[str, Any]) -> str | None:
-    """What a grammar cannot hold of a schema, by its keyword; None where it holds all of it."""
+    """Fault for which a grammar cannot enforce a schema, with its keyword; None where it can enforce all."""
     return (
         repeatable_keys(schema)
         or inexact_number(schema)
@@ -79,15 +78,15 @@ def unheld(schema: dict[str, Any]) -> str | None:
 
 
 def styled(schema: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    """The schema, which says how its JSON is spelled: by these options, and by its own before them."""
+    """The schema with an `x-guidance` of these options; its own options take precedence."""
     style = schema.get("x-guidance", {})
-    if isinstance(style, dict):  # llguidance says what is wrong with another
+    if isinstance(style, dict):  # llguidance reports the fault of another
         style = options | (BOUNDED_SPACE if style.get("whitespace_flexible") else {}) | style
     return {**as_meant(schema), "x-guidance": style}
 
 
 def cut_json(fault: str) -> OutputIncomplete:
-    """The error for a text that is no whole JSON, which a grammar lets through only where a stop string ended it."""
+    """Makes the error for truncated JSON, which under a grammar only a stop string can cause."""
     return OutputIncomplete(f"the output is no whole JSON: {fault}; leave out the stop string that cut it")
 
 

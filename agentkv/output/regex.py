@@ -17,7 +17,7 @@ class Regex(GrammarSource[str]):
     """Text that matches a regular expression from beginning to end: `generate(output=kv.Regex(r"[0-9]{4}"))`.
 
     The syntax is that of Rust's `regex` crate: Python's, without lookarounds, back references and word boundaries. `^`
-    and `$` may stand at the ends and add nothing there. `.` matches no newline; `(?s)` makes it. The value is the text.
+    and `$` may stand at the ends, without effect. `.` matches newlines only under `(?s)`. The value is the text.
 
     Raises:
         InvalidInput: an expression that is malformed, or that a grammar cannot hold.
@@ -34,7 +34,7 @@ class Regex(GrammarSource[str]):
 
     @property
     def grammar(self) -> str:
-        """The expression as llguidance takes it."""
+        """The expression in llguidance's form."""
         grammar: str = llguidance().LLMatcher.grammar_from_regex(self.pattern)
         return grammar
 
@@ -44,6 +44,6 @@ class Regex(GrammarSource[str]):
 
 
 def _fault(reason: str) -> str:
-    """What is wrong, without the lines that show where: there is one line only."""
+    """llguidance's reason without the lines that show the place, as there is one line only."""
     said = reason.partition(" 1 | start:")[0]
     return said.rpartition("error: " if "error: " in said else "(in regex): ")[2]

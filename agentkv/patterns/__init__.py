@@ -1,7 +1,7 @@
-"""Patterns of agents over forks: what to do with several attempts at one thing.
+"""Patterns of agents over forks: several attempts at one task.
 
-Each is a short function over the public verbs, to be read, and to be written again where yours differs. They leave the
-trunk as it is, drop candidates that fail unless all do, and end with a `Winner`, whose branch is yours: adopt it, or
+Each is a short function over the public verbs, meant to be read, and rewritten where your case differs. They leave the
+trunk as it is, drop candidates that fail unless all do, and return a `Winner`, whose branch is yours: adopt it, or
 close it.
 
     win = await kv.patterns.best_of(trunk, 6, lambda branch: agent.run(branch, question), score=judge)

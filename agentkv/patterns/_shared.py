@@ -1,4 +1,4 @@
-"""Attempts on forks of a trunk, which run at once and fail one by one: the parts that all patterns share.
+"""Shared parts of all patterns: concurrent attempts on forks of a trunk, each of which may fail by itself.
 
 Arguments are checked before anything is forked, and branches that a pattern does not return are closed.
 """
@@ -24,7 +24,7 @@ MOST = 2**31 - 1
 
 
 def check(trunk: object, timeout: object = None, *, counts: dict[str, int] | None = None, **functions: object) -> None:
-    """Raises InvalidInput for what is no branch, no time, less than one of something, or cannot be called."""
+    """Raises InvalidInput for a trunk that is no Branch, an invalid timeout or count, or a function not callable."""
     if not isinstance(trunk, Branch):
         raise InvalidInput(f"trunk is {preview(trunk)}, but it must be a Branch")
     if timeout is not None and not (
@@ -39,7 +39,7 @@ def check(trunk: object, timeout: object = None, *, counts: dict[str, int] | Non
 
 
 class Grove:
-    """A context manager that owns branches."""
+    """A context manager that owns branches, and closes them at its end."""
 
     def __init__(self) -> None:
         self._branches: list[Branch] = []
@@ -51,12 +51,12 @@ class Grove:
         self.prune()
 
     def add(self, branch: Branch) -> Branch:
-        """From now on it closes this branch."""
+        """Takes ownership of a branch, and returns it."""
         self._branches.append(branch)
         return branch
 
     def take(self, branch: Branch) -> Branch:
-        """The branch is the caller's."""
+        """Gives ownership of a branch to the caller, and returns it."""
         self._branches.remove(branch)
         return branch
 
@@ -78,12 +78,12 @@ Score = Callable[[T], float | Awaitable[float]]
 
 @dataclass(frozen=True, slots=True)
 class Winner(Generic[T]):
-    """What a pattern ends with.
+    """Result of a pattern.
 
     Attributes:
-        branch: a fork of the trunk that holds the winner's history; yours to adopt or to close.
-        result: what its attempt returned.
-        score: how it was judged; each pattern says what it means.
+        branch: a fork of the trunk with the winner's history; yours to adopt or to close.
+        result: return value of the winning attempt.
+        score: score of the attempt; each pattern documents its meaning.
     """
 
     branch: Branch
@@ -93,7 +93,7 @@ class Winner(Generic[T]):
 
 @asynccontextmanager
 async def forks(trunk: Branch, n: int) -> AsyncIterator[list[Branch]]:
-    """Forks of a trunk. When the block ends with an error, or is cancelled, all of them are closed."""
+    """Makes forks of a trunk, which are closed when the block raises or is cancelled."""
     branches = await trunk.fork(n)
     try:
         yield branches
@@ -114,10 +114,10 @@ async def attempt_each(
     arrived: Callable[[int, T], Awaitable[bool]],
     timeout: float | None,
 ) -> list[Exception]:
-    """Runs the attempt on every branch at once and hands each result to `arrived`, as it comes.
+    """Runs the attempt on every branch concurrently, and passes each result to `arrived` as it comes.
 
-    An attempt that fails, or is not done after `timeout` seconds, closes its branch, and its error is among those that
-    are returned; so does one whose result `arrived` raises at. Once `arrived` says True the others are cancelled.
+    Where an attempt fails, is not done after `timeout` seconds, or `arrived` raises, its branch is closed and its error
+    is among those returned. Once `arrived` returns True, the other attempts are cancelled.
     """
     errors: list[Exception] = []
 
@@ -139,14 +139,14 @@ async def attempt_each(
 
 
 def checked(winner: V | None, errors: list[Exception]) -> V:
-    """The winner. Raises an ExceptionGroup of what went wrong where nobody won."""
+    """The winner. Raises an ExceptionGroup of the errors where there is none."""
     if winner is None:
         raise ExceptionGroup("every candidate failed", errors)
     return winner
 
 
 async def scored(score: Score[T], result: T) -> float:
-    """The score of a result. Raises InvalidInput for one that cannot be compared."""
+    """Scores a result. Raises InvalidInput for a score that is no number, or nan."""
     value = score(result)
     value = await uncancelled(value, "a score") if inspect.isawaitable(value) else value
     try:
@@ -159,5 +159,5 @@ async def scored(score: Score[T], result: T) -> float:
 
 
 def output_of(result: object) -> object:
-    """What a run or a generation came to, and anything else itself."""
+    """The `output` of a run or a generation; anything else unchanged."""
     return getattr(result, "output", result)

@@ -8,19 +8,19 @@ from .._aio.tasks import gather
 from .._context.branch import Branch
 from ._shared import Grove, Winner, check
 
-Beam = tuple[float, Branch, bool]  # log-probability, branch, has it ended
+Beam = tuple[float, Branch, bool]  # log-probability, branch, whether it has ended
 
 
 async def beam(trunk: Branch, *, width: int = 4, max_tokens: int = 64) -> Winner[str]:
-    """The most likely continuation that a beam search finds; the trunk stays as it is.
+    """Finds a likely continuation by beam search; the trunk stays as it is.
 
-    Graves 2012, "Sequence Transduction with Recurrent Neural Networks". Each beam is a fork, pruning is closing.
+    Graves 2012, "Sequence Transduction with Recurrent Neural Networks". Each beam is a fork; pruning closes forks.
     The result is the text, the score its log-probability, summed over its tokens.
 
     Args:
-        trunk: what is continued; it must have tokens.
-        width: how many continuations are followed at once.
-        max_tokens: how long they may become.
+        trunk: the branch to continue; it must have tokens.
+        width: number of continuations followed at once.
+        max_tokens: most tokens of a continuation.
     """
     check(trunk, counts={"width": width, "max_tokens": max_tokens})
     start, tokenizer = len(trunk), trunk.context.tokenizer

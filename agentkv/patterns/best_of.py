@@ -1,4 +1,4 @@
-"""Best of n: several attempts, of which the one that a judge likes best wins."""
+"""Best of n: several attempts, of which the one with the highest score wins."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from ._shared import Attempt, Score, T, Winner, attempt_each, check, checked, fo
 async def best_of(
     trunk: Branch, n: int, attempt: Attempt[T], *, score: Score[T], timeout: float | None = None
 ) -> Winner[T]:
-    """The best of `n` attempts, each on a fork of its own; the trunk stays as it is.
+    """Runs `n` attempts, each on its own fork, and returns the best; the trunk stays as it is.
 
-    A loser's cells are free as soon as a better one is known.
+    A loser's cells are freed as soon as a better attempt is known.
 
     Args:
-        trunk: what every attempt begins with.
-        n: how many attempts.
+        trunk: the branch that every attempt begins with.
+        n: number of attempts.
         attempt: called with a fork; siblings that sample draw different tokens.
-        score: called with what an attempt returned, a plain or an async function; the highest wins, on a tie the
+        score: called with the result of an attempt, a plain or an async function; the highest wins, on a tie the
             earlier fork.
         timeout: seconds after which an attempt that is not done is dropped; None for no limit.
 

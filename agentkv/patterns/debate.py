@@ -1,4 +1,4 @@
-"""A debate: several speakers answer, hear each other, and answer again, until a judge decides."""
+"""A debate: several speakers answer, read each other's answers, and answer again, until a judge decides."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ async def debate(
     rounds: int = 2,
     timeout: float | None = None,
 ) -> Winner[T]:
-    """The best last word of `n` speakers who hear each other; the trunk stays as it is.
+    """Lets `n` speakers debate, and returns the best last answer; the trunk stays as it is.
 
     Du et al. 2023, "Improving Factuality and Reasoning in Language Models through Multiagent Debate".
 
     Args:
-        trunk: what every speaker begins with.
-        n: how many speakers.
-        speak: called in every round with a speaker's fork, which keeps what it said, and with what the others said in
-            the round before (nothing in the first).
-        score: judges a last word, a plain or an async function; the highest wins, on a tie the earlier speaker.
-        rounds: how often each speaks.
+        trunk: the branch that every speaker begins with.
+        n: number of speakers.
+        speak: called in every round with the speaker's fork, which has its earlier answers, and with the others'
+            answers of the round before (none in the first).
+        score: judges a last answer, a plain or an async function; the highest wins, on a tie the earlier speaker.
+        rounds: number of rounds.
         timeout: seconds after which a speaker who is not done with a round leaves; None for no limit.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Map and reduce: a sub-agent for each item, and one that makes a whole of what they found."""
+"""Map and reduce: a sub-agent for each item, and one that combines their results."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ async def map_reduce(
     at_once: int = 16,
     timeout: float | None = None,
 ) -> Winner[T]:
-    """Works on every item on a fork of its own, then on all results together on one more; the trunk stays as it is.
+    """Works on every item on its own fork, then on all results on one more; the trunk stays as it is.
 
-    The score is the share of the items that were worked on without a failure.
+    The score is the share of the items that succeeded.
 
     Args:
-        trunk: what all of them begin with.
-        items: what is to be worked on.
-        work: called with a fork and an item; its fork is closed when it returns.
+        trunk: the branch that all forks begin with.
+        items: the items to work on.
+        work: called with a fork and an item; the fork is closed when it returns.
         reduce: called with a fork and the results, in the order of the items; the winner's branch is this fork.
-        at_once: how many items are worked on at the same time.
+        at_once: most items in work at the same time.
         timeout: seconds after which an item that is not done is dropped; None for no limit.
 
     Raises:

@@ -18,15 +18,15 @@ async def race(
     good: Callable[[T], bool] = lambda _: True,
     timeout: float | None = None,
 ) -> Winner[T]:
-    """The first of `n` attempts with a good result; the others are cancelled, and the trunk stays as it is.
+    """Runs `n` attempts until one has a good result, and cancels the others; the trunk stays as it is.
 
-    The score is 1.0: nothing is compared.
+    The score is 1.0, as nothing is compared.
 
     Args:
-        trunk: what every attempt begins with.
-        n: how many attempts.
+        trunk: the branch that every attempt begins with.
+        n: number of attempts.
         attempt: called with a fork; for runners of several kinds, let it take the next one of a list.
-        good: is a result good enough to win? Left out, every one is.
+        good: returns whether a result is good enough to win; by default every one is.
         timeout: seconds after which an attempt that is not done is dropped; None for no limit.
 
     Raises:

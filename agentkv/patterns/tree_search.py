@@ -20,19 +20,19 @@ async def tree_search(
     done: Callable[[T], bool] = lambda _: False,
     timeout: float | None = None,
 ) -> Winner[T]:
-    """The best thought of a tree that grows level by level; the trunk stays as it is.
+    """Grows a tree of thoughts level by level, and returns the best one; the trunk stays as it is.
 
-    Yao et al. 2023, "Tree of Thoughts", as a beam over levels: every kept branch gets `children` forks, each of them is
-    expanded and judged, the best `width` of a level are kept and the rest is closed.
+    Yao et al. 2023, "Tree of Thoughts", as a beam over levels: every selected branch gets `children` forks, each of
+    which is expanded and judged; the best `width` of a level are selected, and the rest are closed.
 
     Args:
         trunk: the root.
-        expand: called with a fork; adds one thought to it and returns what it came to.
+        expand: called with a fork; adds one thought to it and returns the result.
         score: judges a thought, a plain or an async function; the highest is best, on a tie the earlier fork.
-        width: how many branches of a level are kept.
-        children: how many forks each of them gets.
-        depth: how many levels there are at most.
-        done: is a thought an answer? The search ends with the first level whose best one is.
+        width: number of branches of a level that are selected.
+        children: number of forks of each selected branch.
+        depth: most levels.
+        done: returns whether a thought is an answer; the search ends with the first level whose best one is.
         timeout: seconds after which a fork that is not expanded is dropped; None for no limit.
 
     Raises:

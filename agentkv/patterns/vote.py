@@ -22,17 +22,17 @@ async def vote(
     key: Callable[[T], Any] = output_of,
     timeout: float | None = None,
 ) -> Winner[T]:
-    """The attempt whose answer most of `n` attempts agree on; the trunk stays as it is.
+    """Runs `n` attempts, and returns one whose answer most of them agree on; the trunk stays as it is.
 
     Wang et al. 2022, "Self-Consistency Improves Chain of Thought Reasoning". Typed outputs make good ballots: they are
-    equal where texts differ in a blank. The score is the winner's share of the votes that were cast. A generation that
-    was cut reached no answer and has no vote; the log says how many there were.
+    equal where texts differ in a blank. The score is the winner's share of the votes cast. A generation that was cut
+    has no answer and no vote; the log has their number.
 
     Args:
-        trunk: what every attempt begins with.
-        n: how many attempts.
+        trunk: the branch that every attempt begins with.
+        n: number of attempts.
         attempt: called with a fork; give it a sampling temperature, or all vote alike.
-        key: what is compared with ==; left out, the output of a run or a generation, and anything else as it is.
+        key: returns the value to compare by ==; by default the output of a run or a generation, else the result.
         timeout: seconds after which an attempt that is not done has no vote; None for no limit.
 
     Raises:
@@ -40,13 +40,13 @@ async def vote(
     """
     check(trunk, timeout, counts={"n": n}, attempt=attempt, key=key)
     results: dict[int, T] = {}
-    ballots: list[tuple[Any, list[int]]] = []  # an answer, and who reached it
+    ballots: list[tuple[Any, list[int]]] = []  # an answer, and the attempts with it
 
     async with forks(trunk, n) as branches:
 
         async def arrived(index: int, result: T) -> bool:
             if isinstance(result, Generation) and result.finish_reason not in _ENDED:
-                _ = result.output  # raises what it was cut by
+                _ = result.output  # raises OutputIncomplete for an output that was cut
             answer = key(result)
             bool(answer == answer)  # one that cannot be compared has no vote, the first one neither
             same = next((voters for other, voters in ballots if other == answer), None)

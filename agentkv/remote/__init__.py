@@ -1,2 +1,4 @@
-"""The verbs of branches over a server: `Context.connect`. Branches are logs of tokens here, and the server's prefix
-cache is what a fork shares."""
+"""The verbs of branches over a server: `Context.connect`.
+
+Branches are token logs in this process; forks share the server's prefix cache.
+"""

@@ -1,4 +1,4 @@
-"""Branches whose cells are a server's: logs of tokens, and the verbs on them that need no server."""
+"""Token logs of branches whose cells are on a server, and the verbs on them that need no server."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from .jobs import RemoteJob
 
 MOST_BRANCHES = 1 << 16
-ROOT_TOKENS = 1024  # so many at the beginning of a root branch decide which replica its tree is of
+ROOT_TOKENS = 1024  # tokens at the beginning of a root branch that determine the replica of its tree
 
 
 class RemoteLogChange(NamedTuple):
-    """See `_engine.interface.LogChange`."""
+    """A change of a branch's log, as `_engine.interface.LogChange`."""
 
     branch: int
     kept: int
@@ -39,7 +39,7 @@ class RemoteLogChange(NamedTuple):
 
 
 class OutputSpan(NamedTuple):
-    """The last output under a constraint: of tokens [began, end)."""
+    """The branch's last output under a constraint: tokens [began, end)."""
 
     constraint: object
     began: int
@@ -47,11 +47,11 @@ class OutputSpan(NamedTuple):
     complete: bool
 
     def goes_on(self, under: object, length: int) -> bool:
-        """Does a generation under this constraint, behind so many tokens, go on with it?"""
+        """Returns whether a generation under constraint `under`, after `length` tokens, continues this output."""
         return self.end == length and not self.complete and self._is_under(under)
 
     def _is_under(self, constraint: object) -> bool:
-        """The same, or with the same text where another process began it."""
+        """Returns whether the constraints are equal, or have equal grammar text (where another process began it)."""
         if self.constraint == constraint or constraint is None:
             return self.constraint == constraint
         return getattr(self.constraint, "grammar", None) == getattr(constraint, "grammar", constraint)
@@ -59,13 +59,15 @@ class OutputSpan(NamedTuple):
 
 @dataclass(slots=True)
 class BranchLog:
-    """One branch.
+    """Token log of one branch, and its state on the server.
 
     Attributes:
-        sent: so many of its tokens the server was given before, in one request.
-        pending: was its last token made, and not given to the server yet?
-        made: the last generation that emitted, and the length that it began at.
-        publications: by name, the revisions of it that the server may have.
+        sent: number of its first tokens that the server has received in one request.
+        pending: whether its last token was generated, and not sent to the server yet.
+        made: the last undoable job and the length that it began at; None without one.
+        publications: by name, the revisions of the branch that the server may have.
+        told: number of its first tokens that the step loop knows of.
+        changed: whether the log has changed since `take_changes`.
     """
 
     id: int
@@ -87,7 +89,7 @@ class BranchLog:
         return len(self.log)
 
     def cut(self, length: int) -> None:
-        """Only so many tokens are left."""
+        """Keeps the first `length` tokens."""
         self.pending = self.pending and length == len(self)
         del self.log[length:]
         self.sent = min(self.sent, length)
@@ -97,13 +99,13 @@ class BranchLog:
             self.output = self.output._replace(end=length, complete=False)
 
     def append(self, tokens: Iterable[int]) -> None:
-        """More tokens, of the last epoch."""
+        """Appends tokens, in the last epoch."""
         self.pending = False
         self.log.extend(tokens)
         self.take_root(self.log)
 
     def take_root(self, tokens: array[int]) -> None:
-        """What it begins with decides which replica its tree is of."""
+        """Sets the root, a hash of the first tokens that determines the replica of the tree, unless it is set."""
         if self.root is None and tokens:
             self.root = xxhash.xxh3_64_intdigest(tokens[:ROOT_TOKENS].tobytes())
 
@@ -130,31 +132,30 @@ class BranchTable:
         return branch in self._branches
 
     def live(self) -> list[int]:
-        """Oldest first."""
+        """Ids of the live branches, oldest first."""
         return list(self._branches)
 
     def at(self, branch: int) -> BranchLog:
-        """Raises BranchClosed."""
+        """The branch with this id. Raises BranchClosed."""
         found = self._branches.get(branch)
         if found is None:
             raise BranchClosed(f"branch {branch} is closed or never existed")
         return found
 
     def idle(self, branch: int) -> BranchLog:
-        """Raises BranchClosed, and BranchBusy where a job runs on it."""
+        """The branch with this id, without a job. Raises BranchClosed, and BranchBusy where a job runs on it."""
         found = self.at(branch)
         if found.job is not None:
             raise BranchBusy(f"branch {branch} has a job that still runs: wait for it, cancel it, or fork the branch")
         return found
 
     def still(self, branch: int) -> BranchLog:
-        """As `idle`; a job that waits for room may be there."""
+        """The branch with this id, without a job or with one that waits for room. Raises as `idle` does."""
         found = self.at(branch)
         return found if found.job is not None and found.job.waits else self.idle(branch)
 
     def check_positions(self, branch: BranchLog, more: int, cells: bool = True) -> None:
-        """Raises PositionsExhausted, ContextFull where so many tokens more have no position, or cannot have a cell (if
-        `cells` are asked for)."""
+        """Raises PositionsExhausted where `more` tokens exceed the positions; ContextFull, if `cells`, the capacity."""
         if len(branch) + more > self._max_positions:
             raise PositionsExhausted(
                 f"branch {branch.id} holds {len(branch)} tokens and would need {len(branch) + more} positions, but the "
@@ -167,33 +168,33 @@ class BranchTable:
             )
 
     def create(self) -> BranchLog:
-        """An empty root."""
+        """Makes an empty root branch."""
         branch = self._add(self._roots)
         self._roots += 1
         return branch
 
     def restore(self, tokens: Sequence[int], stream: int, forks: int) -> BranchLog:
-        """A branch as it was kept elsewhere."""
+        """Makes a branch from its stored tokens, stream and number of forks."""
         branch = self._add(stream)
         branch.forks = forks
         branch.append(tokens)
         return branch
 
     def fork(self, parent: BranchLog, n: int) -> list[BranchLog]:
-        """Children with the same history, or none."""
+        """Makes n children with the same history. Raises TooManyBranches before any is made."""
         self.check_room(n)
         children = [self._like(parent, child_stream(parent.stream, parent.forks + i)) for i in range(n)]
         parent.forks += n
         return children
 
     def copy(self, branch: BranchLog) -> BranchLog:
-        """A branch in the same state."""
+        """Makes a branch in the same state, random stream included."""
         copied = self._like(branch, branch.stream)
         copied.forks = branch.forks
         return copied
 
     def rollback(self, branch: BranchLog, length: int, epoch: int | None = None) -> None:
-        """Keeps the first `length` tokens. Raises InvalidRollback."""
+        """Rolls the branch back to its first `length` tokens. Raises InvalidRollback."""
         if epoch is not None and (length > len(branch) or branch.lineage.at(length) != epoch):
             raise InvalidRollback(
                 f"the mark at {length} tokens is of history that was rewritten: branch {branch.id} has {len(branch)} "
@@ -212,7 +213,7 @@ class BranchTable:
         self.tell(branch)
 
     def undo(self, job: int, kept: int) -> bool:
-        """What a job made that ended goes, but for its first tokens. False where the branch went on or is closed."""
+        """Removes the tokens of a finished job but the first `kept`. False where the branch moved on or is closed."""
         found = [b for b in self._branches.values() if b.made is not None and b.made[0] == job and b.job is None]
         for branch in found:
             assert branch.made is not None
@@ -224,7 +225,7 @@ class BranchTable:
         return bool(found)
 
     def adopt(self, dst: BranchLog, src: BranchLog) -> None:
-        """dst takes over src's history."""
+        """Gives dst the history of src."""
         if dst is src:
             return
         same = _common(dst.log, src.log)
@@ -236,7 +237,7 @@ class BranchTable:
         self.tell(dst)
 
     def replace(self, branch: BranchLog, first: int, last: int, tokens: Sequence[int]) -> None:
-        """Tokens [first, last) give way to others. Raises InvalidInput, PositionsExhausted."""
+        """Replaces tokens [first, last) by others. Raises InvalidInput, PositionsExhausted, ContextFull."""
         if not 0 <= first <= last <= len(branch):
             raise InvalidInput(f"tokens [{first}, {last}) of branch {branch.id}, which has {len(branch)}")
         more = len(tokens) - (last - first)
@@ -254,7 +255,7 @@ class BranchTable:
         self.tell(branch)
 
     def close(self, branch: BranchLog) -> None:
-        """Whoever was told of it is told its last words."""
+        """Removes the branch. Its unreported changes go into the next `take_changes`."""
         if branch.changed:
             del self._changed[branch.id]
             if branch.told > 0:
@@ -263,8 +264,10 @@ class BranchTable:
         del self._branches[branch.id]
 
     def held(self, busy: Iterable[int] = ()) -> tuple[int, int]:
-        """Tokens that the branches hold, shared ones counted once; and those that two or more hold. The logs of `busy`
-        ones may have changed without a word."""
+        """Number of tokens in all branches, shared ones counted once; and of those that two or more branches share.
+
+        The logs of `busy` branches are counted anew, as they change without `tell`.
+        """
         self._uncounted.update(busy)
         for number in self._uncounted:
             branch = self._branches.get(number)
@@ -274,14 +277,14 @@ class BranchTable:
         return self._census.held, self._census.shared
 
     def tell(self, branch: BranchLog) -> None:
-        """Its log has changed."""
+        """Marks the branch's log as changed."""
         self._uncounted.add(branch.id)
         if not branch.changed:
             branch.changed = True
             self._changed[branch.id] = None
 
     def take_changes(self) -> list[RemoteLogChange]:
-        """How the logs differ from what the last call said."""
+        """Changes of the logs since the last call."""
         changes, self._last_words = self._last_words, []
         for number in self._changed:
             branch = self._branches[number]
@@ -302,12 +305,12 @@ class BranchTable:
     def _like(self, branch: BranchLog, stream: int) -> BranchLog:
         made = self._add(stream)
         made.log, made.lineage = branch.log[:], branch.lineage.copy()
-        made.lineage.cut(len(made), self._epoch())  # another branch may go on with the last one
+        made.lineage.cut(len(made), self._epoch())  # another branch may continue the last epoch
         made.output, made.sent, made.pending, made.root = branch.output, branch.sent, branch.pending, branch.root
         return made
 
     def check_room(self, n: int) -> None:
-        """For so many branches more. Raises TooManyBranches."""
+        """Raises TooManyBranches where `n` more branches exceed the limit."""
         if len(self) + n > MOST_BRANCHES:
             raise TooManyBranches(
                 f"{n} more were asked for, but {len(self)} of at most {MOST_BRANCHES} branches are live: close some"
@@ -323,7 +326,7 @@ def _change_of(branch: BranchLog) -> RemoteLogChange:
 
 
 def _common(a: array[int], b: array[int]) -> int:
-    """How many tokens two logs share at the front."""
+    """Number of tokens that two logs share at the front."""
     most = min(len(a), len(b))
     if a[:most] == b[:most]:
         return most

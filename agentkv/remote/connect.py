@@ -1,6 +1,6 @@
-"""Opening a remote Context: what the server serves, its tokenizer, and the engine over both.
+"""Opening of a remote Context: the server's model, its tokenizer, and the engine over both.
 
-Constraints go to the server as JSON, never as objects of this process; drafts are the server's own.
+Constraints go to the server as JSON, never as objects of this process; the server drafts by itself.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class RemoteGrammars(ConstraintCompiler):
-    """They are compiled here as well, so that what is no grammar is refused before it is sent."""
+    """Compiler that also compiles grammars locally, so that an invalid one is refused before it is sent."""
 
     def of_generation(self, engine: StepEngine, branch: int, description: Description | None) -> Any:
         if description is not None and not isinstance(description, GrammarSource):
@@ -63,7 +63,7 @@ class RemoteGrammars(ConstraintCompiler):
 
 
 class NoLocalDrafters(Speculation):
-    """Of a Context in which nothing is drafted here."""
+    """Speculation of a Context that drafts nothing in this process."""
 
     def __init__(self) -> None:
         pass
@@ -76,7 +76,7 @@ class NoLocalDrafters(Speculation):
             )
 
     def drafter(self, strategy: object) -> None:
-        """None."""
+        """Returns None: there is no local drafter."""
 
 
 WIRES: dict[str, Callable[[str | None], ServerProtocol]] = {"agentkv": AgentKV, "vllm": VLLM}
@@ -85,23 +85,23 @@ CONNECT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class RemoteHost:
-    """What stays with the step loop's thread."""
+    """Objects of a remote Context that the step loop's thread owns."""
 
     engine: RemoteEngine
     session: NullCellStore
     held: ExitStack
 
     def snapshot(self) -> EngineCounters:
-        """Counters: of the server's cells there are none."""
+        """Counters of the engine; those of cells are 0, as the server has them."""
         return EngineCounters(cast(Any, replace(self.engine.stats())), 0, 0, 0, 0)
 
     def close(self) -> None:
-        """Ends what runs, and the network's thread."""
+        """Cancels all requests and ends the network thread."""
         self.held.close()
 
 
 class ConnectOptions:
-    """What `Context.connect` was asked for. Raises InvalidInput for anything out of range."""
+    """Checked arguments of `Context.connect`. Raises InvalidInput for values out of range."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class ConnectOptions:
         self._opening.give_up()
 
     def open(self, wake: Callable[[], None]) -> tuple[RemoteHost, OpenModel]:
-        """Asks the servers, on the calling thread. Raises RemoteError, ModelError."""
+        """Probes the servers and opens the engine; blocks the calling thread. Raises RemoteError, ModelError."""
         wire = WIRES[self._backend](self._model)
         with ExitStack() as held:
             exchange = NetworkThread(wire, self._replicas, self._retries, wake, self._opening)
@@ -159,7 +159,7 @@ class ConnectOptions:
             return RemoteHost(engine, NullCellStore(), held.pop_all()), model
 
     def _replicas(self) -> Replicas:
-        """On the network's thread."""
+        """Makes the replicas, on the network thread."""
         return Replicas([ServerConnection(self._client(url)) for url in self._urls], self._most_running)
 
     def _client(self, url: str) -> httpx.AsyncClient:
@@ -172,7 +172,7 @@ class ConnectOptions:
                 verify=self._verify if url.startswith("https:") else False,  # certificates take a moment to read
                 http2=find_spec("h2") is not None,
             )
-        except Exception as error:  # whatever it is, the environment says it
+        except Exception as error:  # in any case a fault of the environment
             raise InvalidInput(
                 f"no connection to {url} can be set up: {error}; look at HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY "
                 "and SSL_CERT_FILE in the environment"
@@ -243,7 +243,7 @@ def _tokenizer_in(folder: Path) -> Tokenizer:
 
 
 def _handed_out(facts: ServerInfo, held: ExitStack) -> Tokenizer:
-    """The tokenizer whose files the server sent."""
+    """Opens the tokenizer whose files the server sent. Raises ModelError."""
     from agentkv_runtime.text.tokenizer import TOKENIZER_FILES
 
     folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="agentkv-", ignore_cleanup_errors=True)))
@@ -268,7 +268,7 @@ def _checked_urls(url: object) -> list[str]:
 
 
 def checked_url(url: str) -> str:
-    """As requests need it, with its path. Raises InvalidInput."""
+    """The URL with its path, `/v1/` by default, as requests need it. Raises InvalidInput."""
     try:
         parsed = httpx.URL(url.strip())
         path = parsed.path.rstrip("/") or "/v1"
@@ -284,7 +284,7 @@ def checked_url(url: str) -> str:
 
 
 def checked_key(key: object) -> str | None:
-    """Raises InvalidInput."""
+    """The key unchanged. Raises InvalidInput unless it is None or printable ASCII without outer spaces."""
     if key is not None and (not isinstance(key, str) or not key or not key.isascii() or not key.isprintable()):
         raise InvalidInput("api_key must be None or a string of printable ASCII characters")
     if key is not None and key != key.strip():

@@ -1,4 +1,4 @@
-"""What servers say of themselves before anything is asked of them."""
+"""Discovery of the servers' models, and checks that they agree, before any other request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LATE_S = 2.0  # that a server may take longer than others to say what it serves
+LATE_S = 2.0  # seconds that a server may take longer than the first to report its model
 PROBE = "The quick brown fox; naïve café, 東京: 12345.678 \n\t{}"
 
 
@@ -35,7 +35,7 @@ _TOKENIZED = TypeAdapter(_Tokenized)
 
 
 async def probe_servers(wire: ServerProtocol, replicas: Replicas) -> ServerInfo:
-    """Of all servers that answer, one at least. Raises RemoteError, ModelError."""
+    """Common facts of all servers that answer. Raises RemoteError where none does, ModelError where models differ."""
     told = await _by_all([wire.facts(replica.connection) for replica in replicas.all])
     facts = [each for each in told if isinstance(each, ServerInfo)]
     for each in told:
@@ -53,7 +53,7 @@ async def probe_servers(wire: ServerProtocol, replicas: Replicas) -> ServerInfo:
 
 
 def _common(facts: list[ServerInfo]) -> ServerInfo:
-    """What all of them promise. Raises ModelError where they serve different models."""
+    """Facts that hold for all servers, such as the smallest capacity. Raises ModelError where their models differ."""
     if len({(each.model, each.fingerprint) for each in facts}) > 1:
         named = sorted({f"{each.model} ({each.fingerprint[-12:] or 'unnamed weights'})" for each in facts})
         raise ModelError("the servers serve different models: " + ", ".join(named))
@@ -72,7 +72,7 @@ def _common(facts: list[ServerInfo]) -> ServerInfo:
 
 
 async def _by_all(asked: Iterable[Coroutine[Any, Any, T]]) -> list[T | BaseException]:
-    """What each came to. Once one has succeeded, the others have a moment left: those that hang are cancelled."""
+    """Results or errors of all requests, in order. Those that end later than 2 s after a success are cancelled."""
     tasks = [asyncio.ensure_future(each) for each in asked]
     waiting, late = set(tasks), None
     try:
@@ -90,7 +90,7 @@ async def _by_all(asked: Iterable[Coroutine[Any, Any, T]]) -> list[T | BaseExcep
 
 
 async def check_tokenizer(replicas: Replicas, tokenizer: Tokenizer, model: str) -> None:
-    """Raises ModelError where a server makes other tokens of a text. Not every server has the door."""
+    """Raises ModelError where a server tokenizes a text differently. Servers without the endpoint are not checked."""
     mine = list(tokenizer.encode(PROBE))
     body = {"model": model, "prompt": PROBE, "add_special_tokens": False}
     well = [replica.connection for replica in replicas.all if replica.well]

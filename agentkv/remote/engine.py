@@ -1,7 +1,7 @@
-"""The engine behind a remote Context: branches are logs here, jobs are requests to a server.
+"""Engine of a remote Context: branches are local logs, jobs are requests to a server.
 
-It fills `StepEngine`. It never steps: what the server tells arrives in `hear`, on the network's thread, wakes the step
-loop's, and is settled there.
+It implements `StepEngine` but never steps: events of the server arrive in `hear`, on the network thread, wake the step
+loop's thread, and are settled there.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from .network import Asked, NetworkThread
     from .publishing import NamedAsked
 
-WARM_FROM = 256  # tokens: fewer than these are not worth a request of their own, and go with the next one
+WARM_FROM = 256  # tokens: fewer are not worth a prefill request, and go with the next one
 
 
 class RemoteEngine(NullCellVerbs):
-    """Branches and jobs over one model that servers serve. All calls but `hear` come from the step loop's thread."""
+    """Branches and jobs over one model on servers. All methods but `hear` run on the step loop's thread."""
 
     def __init__(
         self,
@@ -51,9 +51,7 @@ class RemoteEngine(NullCellVerbs):
         self._heard: deque[tuple[int, ServerEvent]] = deque()
         self._jobs: dict[int, RemoteJob] = {}
         self._next_job = 0
-        self._asked: dict[
-            int, RemoteJob
-        ] = {}  # by request: a job that waited for room asks anew, while its last one ends
+        self._asked: dict[int, RemoteJob] = {}  # by request: a job that waited for room sends another
         self._next_request = 0
         self._emitted: list[RemoteEmitted] = []
         self._finished: list[RemoteFinished] = []
@@ -63,18 +61,18 @@ class RemoteEngine(NullCellVerbs):
         self.eos = frozenset(eos_ids)
         self.special = {i: self.spelled(i) for i in special_ids}
         self.outputs_go_on = exchange.wire.goes_on
-        self.longest = min(max_positions, capacity + 1)  # the last token made has no cell yet
+        self.longest = min(max_positions, capacity + 1)  # the last generated token has no cell yet
         self.warm_from = WARM_FROM
         self.stats_ = Counters(capacity=capacity)
 
-    # What the network tells.
+    # Events of the network.
 
     def hear(self, request: int, heard: ServerEvent) -> None:
-        """The server told something of a request; from any thread."""
+        """Queues an event of a request; from any thread."""
         self._heard.append((request, heard))
 
     def settle(self) -> Report:
-        """What was told since the last call."""
+        """Passes queued events to their jobs. Returns their tokens and outcomes since the last call."""
         self._exchange.listening()
         while self._heard:
             number, heard = self._heard.popleft()
@@ -89,29 +87,29 @@ class RemoteEngine(NullCellVerbs):
         return report
 
     def step(self) -> Report:
-        """The same: nothing runs here."""
+        """Settles events, as nothing runs in this process."""
         return self.settle()
 
-    # What jobs use.
+    # Services for jobs.
 
     def spelled(self, token: int) -> bytes:
-        """The bytes of a token."""
+        """Bytes of a token; empty for one that the tokenizer does not have."""
         return self._token_bytes[token] if token < len(self._token_bytes) else b""
 
     def soon(self, job: RemoteJob, heard: ServerEvent) -> None:
-        """It hears this with what is settled next, as if a server had told it."""
+        """Queues an event for a job, as if a server had sent it."""
         self._heard.append((self._request(job), heard))
 
     def emit(self, emitted: RemoteEmitted) -> None:
-        """A reader gets a token."""
+        """Reports a token to its reader."""
         self._emitted.append(emitted)
 
     def full(self, job: int) -> None:
-        """A generation waits for room."""
+        """Reports that a generation waits for room."""
         self._full.append(job)
 
     def ended(self, job: RemoteJob) -> None:
-        """A job has ended."""
+        """Removes a job that has ended, and reports its outcome."""
         del self._jobs[job.id]
         self._forget(job.request)
         self._finished.append(job.outcome)
@@ -119,35 +117,37 @@ class RemoteEngine(NullCellVerbs):
             self.branches.tell(job.branch)
 
     def hold_back(self, job: RemoteJob, held: bool) -> None:
-        """The reader of a generation is too far behind, or is not any more."""
+        """Pauses (`held`) or resumes reading a generation whose reader is too far behind."""
         if held != (job.request in self._held):
             (self._held.add if held else self._held.discard)(job.request)
             self._exchange.hold_back(job.request, held)
 
     def hang_up(self, job: RemoteJob, at_once: bool) -> None:
-        """Nobody listens any more. Not `at_once` where the server ends by itself with the same token, and its
-        connection can be used again."""
+        """Ends a job's request.
+
+        Not `at_once` where the server ends by itself with the same token, so that its connection can be reused.
+        """
         self._forget(job.request)
         self._exchange.hang_up(job.request, at_once)
 
     def ask_generation(self, job: RemoteJob, ask: GenerateRequest) -> None:
-        """Tokens behind a prompt."""
+        """Requests a generation."""
         self._exchange.generate(self._request(job), job.branch.root, ask)
 
     def ask_prefill(self, job: RemoteJob, tokens: list[int]) -> None:
-        """A prompt into the server's cache."""
+        """Requests that the server prefills a prompt."""
         self._exchange.ask(self._request(job), job.branch.root, lambda wire, http: wire.prefill(http, tokens))
 
     def ask_logits(self, job: RemoteJob, tokens: list[int]) -> None:
-        """A row."""
+        """Requests the next-token logits after a prompt."""
         self._exchange.ask(self._request(job), job.branch.root, lambda wire, http: wire.logits(http, tokens))
 
     def ask_select(self, job: RemoteJob, tokens: list[int], choices: list[list[int]]) -> None:
-        """Scores."""
+        """Requests the scores of choices after a prompt."""
         self._exchange.ask(self._request(job), job.branch.root, lambda wire, http: wire.select(http, tokens, choices))
 
     def ask_named(self, job: RemoteJob, name: str, asked: NamedAsked) -> None:
-        """About what the server keeps under a name."""
+        """Sends a request on a published name to the server that the name maps to."""
         self._exchange.ask(self._request(job), place_of(name), cast("Asked", asked))
 
     # Verbs.
@@ -307,7 +307,7 @@ class RemoteEngine(NullCellVerbs):
         pass  # rows of logits stay with the server
 
     def _count(self, heard: ServerEvent) -> None:
-        """What is counted, whoever still listens."""
+        """Updates the counters, also for requests without a job."""
         if isinstance(heard, PrefillEvent):
             cached = heard.cached or 0
             self.stats_.reused += cached
@@ -317,7 +317,7 @@ class RemoteEngine(NullCellVerbs):
             self.stats_.retries += 1
 
     def _request(self, job: RemoteJob) -> int:
-        """The number of what a job asks next."""
+        """Assigns the number of a job's next request."""
         self._forget(job.request)
         job.request = self._next_request
         self._next_request += 1

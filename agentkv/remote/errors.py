@@ -1,4 +1,4 @@
-"""Errors of servers and of the way to them, as the SDK's."""
+"""Conversion of errors of servers and of the network to the SDK's errors."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from .._types.errors import (
     RemoteError,
 )
 
-BUSY = frozenset({429, 502, 503, 504})  # statuses that say: later, or elsewhere
+BUSY = frozenset({429, 502, 503, 504})  # statuses on which a request is retried later, or elsewhere
 
-_OF_POSITIONS = {"input_tokens", "max_tokens"}  # parameters that vLLM refuses too much of
+_OF_POSITIONS = {"input_tokens", "max_tokens"}  # parameters that vLLM names when positions run out
 _WHICH = 'is it what `backend` of connect names ("vllm": vLLM, "agentkv": agentkv serve), and is its URL like http://host:8000/v1?'
 
 
 class RetryableError(Exception):
-    """A server that answers later, or not at all: what it was asked can be asked again.
+    """A failure after which the request can be retried: the server is busy or does not answer.
 
     Attributes:
-        error: what users get once nobody asks again.
-        seconds: that it wants to be left alone; None where it does not say.
+        error: the error for users once there is no further attempt.
+        seconds: seconds to wait before the next attempt; None where the server gives none.
     """
 
     def __init__(self, error: AgentKVError, seconds: float | None = None) -> None:
@@ -46,7 +46,7 @@ class RetryableError(Exception):
 
 
 def error_of(host: str, error: Mapping[str, Any], status: int | None = None) -> AgentKVError:
-    """The SDK's error for one of a server's."""
+    """The SDK's error for an error object of a server."""
     code = error.get("code")
     says = error.get("message")
     answered = f"answered with status {status}" if status else "reports an error"
@@ -63,8 +63,11 @@ def error_of(host: str, error: Mapping[str, Any], status: int | None = None) -> 
 
 
 def event_error(host: str, error: Mapping[str, Any], status: int | None = None, got_on: bool = False) -> Exception:
-    """What an error inside of a stream raises: the SDK's error, or Busy where the server is about to end, gave it too
-    little time and it `got_on`, or has no room for it, as its status would say had it not begun to read the prompt."""
+    """The SDK's error, or a RetryableError, for an error event within a stream.
+
+    It is retryable where the server shuts down, where it has no room and nothing was generated, and where its time
+    ran out after some tokens (`got_on`).
+    """
     told = error_of(host, error, status)
     if not got_on and error.get("type") == "rate_limit_error":
         return RetryableError(told)
@@ -74,7 +77,7 @@ def event_error(host: str, error: Mapping[str, Any], status: int | None = None, 
 
 
 def refusal(response: httpx.Response, body: bytes) -> Exception:
-    """What a response with an error's status raises: the SDK's error, or Busy."""
+    """The SDK's error for a response with an error status; RetryableError for 429, 502, 503 and 504."""
     status, host = response.status_code, response.url.netloc.decode()
     try:
         told = json.loads(body)["error"]
@@ -89,7 +92,7 @@ def refusal(response: httpx.Response, body: bytes) -> Exception:
 
 
 def unreachable(error: httpx.RequestError, host: str, silence: float | None) -> Exception:
-    """What a broken connection raises: Busy, or RemoteError where the next attempt would fail as well."""
+    """The error for a broken connection: RetryableError, or RemoteError for TLS, where a retry would fail as well."""
     why = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if any(isinstance(cause, ssl.SSLError) for cause in _causes(error)):
         return RemoteError(f"{host} is not who it must be, or speaks no TLS ({why}); see `verify` of connect")
@@ -101,7 +104,7 @@ def unreachable(error: httpx.RequestError, host: str, silence: float | None) -> 
 
 
 def no_way(error: Exception, host: str) -> RemoteError:
-    """What raises for an error that is none of the network's, such as a proxy's port that there cannot be."""
+    """The error for a request that cannot be sent, such as for an impossible port of a proxy."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     why = f"{type(error).__name__}: {error}"
@@ -111,7 +114,7 @@ def no_way(error: Exception, host: str) -> RemoteError:
 
 
 def schema_mismatch(error: ValidationError) -> str:
-    """How an answer is not of the shape that was asked for."""
+    """Describes how an answer differs from the expected shape."""
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     if first["type"] == "json_invalid":
         return f"oddly (it is no JSON: {first['msg'][:100]})"
@@ -120,18 +123,18 @@ def schema_mismatch(error: ValidationError) -> str:
 
 
 def bad_response(host: str, what: str) -> RemoteError:
-    """Something that is no protocol of ours."""
+    """The error for an answer that does not follow the protocol."""
     return RemoteError(f"{host} answered {what}; {_WHICH}")
 
 
 def cut_off(host: str, reason: str = "") -> RetryableError:
-    """A stream that ended before the generation did."""
+    """The error for a stream that ended before its generation did."""
     why = f" ({reason})" if reason else ""
     return RetryableError(RemoteError(f"{host} ended a generation in the middle{why}"))
 
 
 def _seconds(response: httpx.Response) -> float | None:
-    """Of `retry-after`, which is a count or a date (RFC 9110)."""
+    """Seconds of `retry-after`, which is a count or a date (RFC 9110); None without one."""
     told = response.headers.get("retry-after", "")
     if told.isdecimal():
         return float(told[:9])

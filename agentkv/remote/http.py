@@ -25,40 +25,43 @@ _BROKEN = (httpx.TransportError, httpx.DecodingError)
 
 
 class ServerConnection:
-    """One server. Everything raises AgentKVError, or Busy for what can be asked again. An answer that is not of the
-    shape that was asked for is RemoteError."""
+    """Requests to one server.
+
+    Methods raise AgentKVError, RetryableError for a request that can be retried, and RemoteError for an answer of
+    another shape than expected.
+    """
 
     def __init__(self, http: httpx.AsyncClient) -> None:
         self._http = http
         self.host = http.base_url.netloc.decode()
         self.url = str(http.base_url)
         self._secret = http.headers.get("authorization", "").removeprefix("Bearer ")
-        self._escaped = to_json(self._secret)[1:-1].decode()  # as it is in JSON that nobody has read
+        self._escaped = to_json(self._secret)[1:-1].decode()  # as it appears in JSON text
 
     async def get(self, path: str, shape: TypeAdapter[T]) -> T:
-        """The JSON at a path."""
+        """Gets the JSON at a path."""
         return self._shaped((await self._response("GET", path, None))[0], shape)
 
     async def post(self, path: str, body: Any, shape: TypeAdapter[T]) -> T:
-        """The JSON that a request is answered with."""
+        """Posts a body as JSON, and returns the JSON of the answer."""
         return self._shaped((await self._response("POST", path, to_json(body)))[0], shape)
 
     async def put(self, path: str, body: Any, key: str, shape: TypeAdapter[T]) -> T:
-        """The JSON that a request is answered with, which may be sent again: it is done once, by its key."""
+        """Puts a body as JSON, and returns the JSON of the answer. The idempotency `key` makes repeats harmless."""
         told, _ = await self._response("PUT", path, to_json(body), {"idempotency-key": key})
         return self._shaped(told, shape)
 
     async def post_beside(self, path: str, body: Any, shape: TypeAdapter[T]) -> T:
-        """The same at a path from the root of the server."""
+        """Posts, as `post` does, to a path from the root of the server."""
         return await self.post(str(self._http.base_url.join(path)), body, shape)
 
     async def post_for_bytes(self, path: str, body: Any) -> tuple[bytes, httpx.Headers]:
-        """The whole answer."""
+        """Posts a body as JSON, and returns the bytes and the headers of the answer."""
         return await self._response("POST", path, to_json(body))
 
     @asynccontextmanager
     async def events(self, path: str, body: Any, shape: TypeAdapter[T]) -> AsyncIterator[AsyncIterator[T]]:
-        """The JSON of server-sent events, as they come; those that are not whole are not told."""
+        """Posts a body, and yields the JSON of server-sent events as they come, without a truncated last one."""
         async with self._answer("POST", path, to_json(body)) as response:
             if not response.headers.get("content-type", "").startswith("text/event-stream"):
                 raise bad_response(self.host, "with no stream of events")
@@ -73,7 +76,7 @@ class ServerConnection:
     async def _answer(
         self, method: str, path: str, content: bytes | None, headers: Mapping[str, str] = _NONE
     ) -> AsyncIterator[httpx.Response]:
-        """An answer that is none of an error, its body not read yet."""
+        """Opens a response with status 200, its body not read yet. Raises for any other."""
         try:
             async with self._http.stream(method, path, content=content, headers={**_JSON, **headers}) as response:
                 if "," in response.headers.get("content-encoding", ""):  # grows a thousandfold with each of them
@@ -85,11 +88,11 @@ class ServerConnection:
             raise self.without_key(unreachable(error, self.host, self._http.timeout.read)) from None
         except (AgentKVError, RetryableError) as error:
             raise self.without_key(error) from None
-        except Exception as error:  # of the way there
+        except Exception as error:  # such as of a proxy's settings
             raise self.without_key(no_way(error, self.host)) from None
 
     def without_key(self, error: E) -> E:
-        """The same error, cut to a length, with the key taken out of what a server said."""
+        """Returns the same error with its message shortened, and the API key masked."""
         said: Exception = error.error if isinstance(error, RetryableError) else error
         said.args = tuple(self._shown(arg) if isinstance(arg, str) else arg for arg in said.args)
         return error
@@ -137,6 +140,6 @@ async def _body(response: httpx.Response, host: str, most: int) -> bytes:
 
 
 def _data(event: bytes) -> bytes | None:
-    """The data of an event; None where it has none (a comment)."""
+    """Data of a server-sent event; None where it has none (a comment)."""
     lines = [line[5:].removeprefix(b" ") for line in event.split(b"\n") if line.startswith(b"data:")]
     return b"\n".join(lines) if lines else None

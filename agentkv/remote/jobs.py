@@ -1,6 +1,6 @@
-"""Jobs over a server: what its events report, in the native engine's terms.
+"""Jobs over a server, which turn its events into the native engine's records.
 
-Generations decide here which of the server's tokens are kept, and when a request is made anew.
+Generations decide locally which of the server's tokens are kept, and when another request is sent.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class RemoteEmitted(NamedTuple):
-    """See `_engine.interface.Emitted`."""
+    """A token for its reader, as `_engine.interface.Emitted`."""
 
     job: int
     token: int
@@ -51,7 +51,7 @@ class RemoteEmitted(NamedTuple):
 
 @dataclass(slots=True)
 class RemoteFinished:
-    """See `_engine.interface.Finished`."""
+    """Outcome of a job, as `_engine.interface.Finished`."""
 
     job: int
     kind: str
@@ -72,13 +72,13 @@ class RemoteFinished:
 
 
 class RemoteJob(ABC):
-    """A piece of work on one branch."""
+    """A job on one branch, with its requests to the server."""
 
     kind: str
 
     def __init__(self, number: int, branch: BranchLog, engine: RemoteEngine) -> None:
         self.id = number
-        self.request = -1  # the last that it asked
+        self.request = -1  # number of the last one sent
         self.branch = branch
         self.engine = engine
         self.outcome = RemoteFinished(number, self.kind)
@@ -89,14 +89,14 @@ class RemoteJob(ABC):
 
     @abstractmethod
     def begin(self) -> None:
-        """Asks the server. What needs no server may end here."""
+        """Sends the first request. A job that needs no server may end here."""
 
     @abstractmethod
     def told(self, heard: ServerEvent) -> None:
-        """The server told something, but for a failure."""
+        """Handles an event of the server other than an error, a prefill or a retry."""
 
     def hear(self, heard: ServerEvent) -> None:
-        """The server told something."""
+        """Handles an event of the server."""
         if self.done:
             return
         if isinstance(heard, ErrorEvent):
@@ -105,32 +105,32 @@ class RemoteJob(ABC):
             self.told(heard)
 
     def failed(self, error: Exception) -> None:
-        """It came to nothing."""
+        """Ends the job with an error."""
         self.outcome.error = error
         self.finish()
 
     def ack(self, tokens: int) -> None:  # noqa: B027 - of generations alone
-        """The reader took so many of its tokens."""
+        """Notes that the reader took `tokens` more tokens."""
 
     def resume(self, made_room: bool) -> None:  # noqa: B027 - of generations alone
-        """Its wait for room is over."""
+        """Ends the job's wait for room; `made_room` says whether there is some."""
 
     @property
     def fixed_from(self) -> int:
-        """The branch's tokens from there on may not give way."""
+        """Position from which on the branch's tokens may not be replaced."""
         return len(self.branch)
 
     def shifted(self, tokens: int) -> None:  # noqa: B027 - of generations alone
-        """The branch has so many tokens more in front of what it makes."""
+        """Notes that the branch has `tokens` more tokens before the job's own."""
 
     def cancel(self) -> None:
-        """Ends it, on the server too."""
+        """Ends the job, and its request on the server."""
         if not self.done:
             self.engine.hang_up(self, at_once=True)
             self.finish("cancelled")
 
     def finish(self, reason: str | None = None) -> None:
-        """It has ended."""
+        """Ends the job, and reports its outcome."""
         self.done = True
         self.branch.job = None
         self.outcome.finish_reason = reason
@@ -139,14 +139,14 @@ class RemoteJob(ABC):
         self.engine.ended(self)
 
     def conclude(self) -> None:  # noqa: B027 - not every kind has some
-        """The fields of the outcome that are set however it ended."""
+        """Sets the fields of the outcome that do not depend on how the job ended."""
 
     def _seconds(self) -> float:
         return time.perf_counter() - self._began
 
 
 class RemoteExtendJob(RemoteJob):
-    """Appends tokens. The server is given them now if they are many, else with the next request."""
+    """Appends tokens. Many (`WARM_FROM`) are sent to the server at once, fewer with the next request."""
 
     kind = "extend"
 
@@ -181,7 +181,7 @@ class RemoteExtendJob(RemoteJob):
 
 
 class LogitsJob(RemoteJob):
-    """The next-token logits."""
+    """Gets the next-token logits."""
 
     kind = "logits"
 
@@ -196,7 +196,7 @@ class LogitsJob(RemoteJob):
 
 
 class SelectJob(RemoteJob):
-    """Scores of continuations."""
+    """Gets the scores of continuations."""
 
     kind = "select"
 
@@ -215,7 +215,7 @@ class SelectJob(RemoteJob):
 
 
 class GenerateJob(RemoteJob):
-    """Samples tokens. Which of them are kept is decided here: eos, stop strings and limits are ours."""
+    """Generates tokens. End tokens, stop strings and limits are applied locally to the tokens of the server."""
 
     kind = "generate"
 
@@ -224,12 +224,12 @@ class GenerateJob(RemoteJob):
     ) -> None:
         super().__init__(number, branch, engine)
         self._options = options
-        self._output = output  # as the server is told
+        self._output = output  # its JSON for the server
         self._matcher = StopMatcher(options.stop, engine.special)
-        self._waiting: deque[tuple[int, float, Top]] = deque()  # told, but the reader is too far behind
+        self._waiting: deque[tuple[int, float, Top]] = deque()  # received, but the reader is too far behind
         self._untaken = 0
         self._reason: str | None = None  # the server's, once it has ended
-        self._failure: Exception | None = None  # behind what waits
+        self._failure: Exception | None = None  # raised after the tokens in `_waiting`
         self._refused = False
         self._was_stopped = False  # by a stop string, which completes no output
         self.outcome.prompt_tokens = len(branch)
@@ -237,7 +237,7 @@ class GenerateJob(RemoteJob):
         self._begin_output()
 
     def _begin_output(self) -> None:
-        """It is a new one, or goes on with the branch's last."""
+        """Begins a new output, unless the generation continues the branch's last."""
         constraint, last, length = self._options.constraint, self.branch.output, len(self.branch)
         if constraint is not None and (last is None or not last.goes_on(constraint, length)):
             self.branch.output = OutputSpan(constraint, length, length, False)
@@ -281,7 +281,7 @@ class GenerateJob(RemoteJob):
         self._go_through()
 
     def _forget_all(self) -> None:
-        """Nothing was made yet: it begins again."""
+        """Discards all tokens of the generation, which begins again."""
         self.engine.branches.rollback(self.branch, max(self.outcome.prompt_tokens, 0))
         self._begin_output()
         self._waiting.clear()
@@ -320,7 +320,7 @@ class GenerateJob(RemoteJob):
         self.begin()
 
     def _is_lost(self) -> bool:
-        """Can no server go on with what it made?"""
+        """Returns whether no server can continue the tokens generated so far."""
         constrained = self._options.constraint is not None
         if constrained and (self.branch.output is None or self.branch.output.began < 0):
             return True
@@ -418,6 +418,6 @@ class GenerateJob(RemoteJob):
             self._end("context_full")
 
     def _left(self) -> int:
-        """Tokens that it may still make."""
+        """Number of tokens that the generation may still make."""
         wanted = self._options.max_tokens - len(self.outcome.tokens)
         return min(wanted, self.engine.longest - len(self.branch))

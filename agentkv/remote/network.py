@@ -1,4 +1,4 @@
-"""The network's thread: an event loop on which requests run, are sent again, and are cancelled."""
+"""The network thread: an event loop on which requests run, are retried, and are cancelled."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ if TYPE_CHECKING:
 
 Asked: TypeAlias = Callable[[ServerProtocol, "ServerConnection"], Awaitable[ServerEvent | Sequence[ServerEvent]]]
 
-OPENING_S = 30.0  # that a server may take to say what it serves
-DRAIN_S = 1.0  # how long a server may take to end what it was to end by itself
+OPENING_S = 30.0  # seconds until a server must have reported its model
+DRAIN_S = 1.0  # seconds for a server to end by itself a generation that was hung up
 _FULL = EndEvent("context_full")
 _FIRST_PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 8.0
 
 
 class OpenHandshake:
-    """What is asked before all else, and may be given up by another thread than the one that waits for it."""
+    """Requests during opening, which another thread than the waiting one can cancel."""
 
     def __init__(self) -> None:
         self._given_up = False
         self._asked: Future[Any] | None = None
 
     def give_up(self) -> None:
-        """Whatever is asked, now or later, raises CancelledError."""
+        """Cancels the current request and all later ones: they raise CancelledError."""
         self._given_up = True
         if self._asked is not None:
             self._asked.cancel()
 
     def wait(self, asked: Future[Any]) -> Any:
-        """Its result."""
+        """Waits for a request, and returns its result. Raises CancelledError after `give_up`."""
         self._asked = asked
         if self._given_up:
             asked.cancel()
@@ -61,16 +61,16 @@ class OpenHandshake:
 
 
 class NetworkThread:
-    """Requests, by number. All methods may be called from any thread, and none waits for the network.
+    """Runs requests, by number. Methods are thread-safe; only `wait` and `close` block.
 
     Args:
-        wire: what the servers speak.
-        replicas: made on the thread, from its event loop.
-        retries: how often a request is sent again that got no further.
-        wake: called when something came that nobody has taken yet.
-        opening: what waits before that.
+        wire: protocol of the servers.
+        replicas: makes the replicas, on the thread's event loop.
+        retries: number of attempts without progress after the first.
+        wake: called when an event arrives and `listening` was called since the last one.
+        opening: waits for requests during opening.
 
-    `hear`, which is to be set before anything is asked, takes what comes, on the thread.
+    `hear`, which must be set before the first request, receives events, on the thread.
     """
 
     def __init__(
@@ -103,11 +103,13 @@ class NetworkThread:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
-        self._runner.close()  # with all that is still to be cleaned up
+        self._runner.close()  # cancels tasks that are left, and closes the loop
 
     def wait(self, work: Callable[[ServerProtocol, Replicas], Coroutine[Any, Any, Any]]) -> Any:
-        """What a coroutine returns that runs there. Blocks, for the opening alone. Raises RemoteError where that takes
-        too long."""
+        """Runs a coroutine on the thread, and returns its result. Blocks, so it is for opening only.
+
+        Raises RemoteError after 30 s.
+        """
 
         async def run() -> Any:
             try:
@@ -121,7 +123,7 @@ class NetworkThread:
         return self._opening.wait(asyncio.run_coroutine_threadsafe(run(), self._loop))
 
     def servers(self) -> list[ServerState]:
-        """As they are now."""
+        """Current states of the servers."""
         return [replica.state for replica in self._replicas.all]
 
     def close(self) -> None:
@@ -144,11 +146,11 @@ class NetworkThread:
         self._thread.join()
 
     def listening(self) -> None:
-        """What came is about to be taken: what comes from now on wakes anew."""
+        """Notes that the received events are about to be taken: the next one calls `wake` again."""
         self._awake = False
 
     def ask(self, request: int, root: int | None, asked: Asked) -> None:
-        """One request, one answer."""
+        """Sends a request with one answer."""
 
         async def run() -> None:
             async def once(replica: Replica) -> None:
@@ -161,8 +163,11 @@ class NetworkThread:
         self._loop.call_soon_threadsafe(self._begin, request, run)
 
     def generate(self, request: int, root: int | None, ask: GenerateRequest) -> None:
-        """Tokens as they come. Where a connection breaks, another request goes on behind those that came; what cannot
-        go on begins again, or fails where somebody has read some of it."""
+        """Sends a request for a generation, whose tokens are reported as they come.
+
+        Where a connection breaks, another request continues after the received tokens. A generation that cannot be
+        continued begins again, or fails where its tokens have been read.
+        """
         made: list[int] = []
 
         def goes_on() -> bool:
@@ -196,7 +201,7 @@ class NetworkThread:
         self._loop.call_soon_threadsafe(self._begin, request, run)
 
     async def _ended_whole(self, replica: Replica, ask: GenerateRequest) -> str:
-        """How an output ended that has all the tokens that it may have: another one shows whether it was complete."""
+        """Finish reason of an output that has all its tokens: generates one more to see whether it is complete."""
         try:
             async with aclosing(self.wire.generate(replica.connection, replace(ask, max_tokens=1))) as told:
                 async for heard in told:
@@ -212,7 +217,7 @@ class NetworkThread:
         return "length"
 
     def hold_back(self, request: int, held: bool) -> None:
-        """Nothing more of a generation is read for now, or it is again."""
+        """Pauses (`held`) or resumes reading a generation."""
         self._loop.call_soon_threadsafe(self._hold_back, request, held)
 
     def hang_up(self, request: int, at_once: bool) -> None:
@@ -257,10 +262,13 @@ class NetworkThread:
         progress: Callable[[], int] = lambda: 0,
         goes_on: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Runs a request, and again while that may help; tells what it came to where it came to nothing. `goes_on` is
-        called before each further attempt: False where there can be none."""
+        """Runs a request with retries, and reports its error after the last.
+
+        `progress` counts what was received; `goes_on`, called before each further attempt, returns False where there
+        can be none.
+        """
         failures, reached = 0, progress()
-        broken: set[Replica] = set()  # they let nobody in, or are not well: others may be
+        broken: set[Replica] = set()  # refused or failed for good; others may not
         while True:
             try:
                 async with self._replicas.place(root, broken) as replica:
@@ -282,7 +290,7 @@ class NetworkThread:
                 return self._tell(request, ErrorEvent(_known(error)))
 
     async def _once(self, replica: Replica, once: Callable[[Replica], Awaitable[None]], broken: set[Replica]) -> None:
-        """One attempt. Raises Busy for what may be tried again, there or elsewhere."""
+        """Runs one attempt. Raises RetryableError where another attempt, there or elsewhere, may succeed."""
         try:
             await once(replica)
             replica.answered()
@@ -311,7 +319,7 @@ async def _called(make: Callable[[], Replicas]) -> Replicas:
 
 
 def _pause(failures: int, seconds: float | None, replicas: int) -> float:
-    """Seconds until the next attempt: at once the first time where there is another server."""
+    """Seconds until the next attempt; 0 for the first retry where there is another server."""
     if failures == 1 and replicas > 1:
         return 0.0
     longest = min(_FIRST_PAUSE_S * 2 ** (failures - 1), _LONGEST_PAUSE_S)

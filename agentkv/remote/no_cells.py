@@ -1,4 +1,4 @@
-"""The cells of a remote Context, of which there are none: what asks for them, answered."""
+"""Cell interfaces of a remote Context, which has no cells in this process."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class NullCellStore:
-    """Fills `CellStore`: what is kept here is tokens, and cells are the server's."""
+    """Implements `CellStore` without cells, as they are on the server."""
 
     kv_bytes = mapped_bytes = states = cell_bytes = allocated_cells = 0
-    # One array of no numbers: files of branches have a layout, whatever their rows hold.
+    # One array without numbers, as files of branches need a layout.
     cell_arrays: Sequence[tuple[str, str, Sequence[int], int | None]] = (("none", "U8", (1,), None),)
     state_arrays: Sequence[tuple[str, str, Sequence[int], int | None]] = ()
 
@@ -47,14 +47,14 @@ class NullCellStore:
 
 
 class NullCellVerbs:
-    """What of `StepEngine` is about cells. Branches that are stored or set aside are their tokens."""
+    """Methods of `StepEngine` on cells. Stored and offloaded branches consist of their tokens."""
 
     def __init__(self, branches: BranchTable, vocab_size: int) -> None:
         self.branches = branches
         self.vocab_size = vocab_size
 
     def check_tokens(self, tokens: Iterable[int], what: str = "there is") -> list[int]:
-        """Raises InvalidInput for ids outside of the vocabulary."""
+        """The ids as ints. Raises InvalidInput for ids outside the vocabulary."""
         given = [int(token) for token in tokens]  # numpy's are no JSON
         if given and not 0 <= min(given) <= max(given) < self.vocab_size:
             wrong = next(token for token in given if not 0 <= token < self.vocab_size)

@@ -1,4 +1,4 @@
-"""What a generation over a server is asked to be: the fields of the native engine's options."""
+"""Options of a generation over a server, with the fields of the native engine's options."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteOptions:
-    """One generation. `emit`: its tokens are handed out as they come, at most `emit_ahead` ahead of the reader."""
+    """Options of one generation. With `emit`, tokens are reported at once, at most `emit_ahead` before the reader."""
 
     max_tokens: int
     sampling: Any

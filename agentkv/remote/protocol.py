@@ -1,4 +1,4 @@
-"""What a server is asked, and what it tells, whatever it speaks."""
+"""Requests to servers and events from them, independent of the protocol."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 TokenId: TypeAlias = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
 Count: TypeAlias = Annotated[int, Field(ge=0, lt=2**53)]
 Logprob: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
-"""Of a token that was drawn, or asked for."""
+"""Log-probability of a token that was sampled or requested."""
 Top: TypeAlias = list[tuple[int, float]]
 """Token ids and log-probabilities, the likeliest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """A generation behind these tokens.
+    """A request for a generation after `tokens`.
 
     Attributes:
-        sampling: fields as of `kv.Sampling`.
-        seed, stream: what draws depend on, beside the position.
-        output: as `told_output` writes it; None for any text.
-        ends: the tokens that end it.
-        made: so many of the last tokens are of this generation already, as penalties count them.
-        output_made: so many of them are of its output.
-        read: does somebody read the tokens as they come?
+        sampling: fields of `kv.Sampling`.
+        seed, stream: determine the random draws, with the position.
+        output: constraint as `output_to_json` writes it; None for any text.
+        ends: ids of the tokens that end the generation.
+        made: number of the last `tokens` that are of this generation already, for penalties.
+        output_made: number of the last `tokens` that are of its output.
+        read: whether the tokens are read as they come.
     """
 
     tokens: list[int]
@@ -54,18 +54,18 @@ class GenerateRequest:
 
     @property
     def depends_on_made(self) -> bool:
-        """Does what comes depend on where it began, and not on its tokens alone?"""
+        """Whether the next tokens depend on where the generation began: under a constraint, or with penalties."""
         penalties = self.sampling.presence_penalty or self.sampling.frequency_penalty
         return self.output is not None or bool(penalties)
 
     def ended_with(self, made: Sequence[int]) -> str | None:
-        """What ends it with these tokens, as far as they tell; None where more may come."""
+        """Finish reason of the generation after the tokens `made`; None where more may come."""
         if made and made[-1] in self.ends:
             return "eos"
         return "length" if len(made) >= self.max_tokens else None
 
     def after(self, made: Sequence[int]) -> GenerateRequest:
-        """The rest, once so many of its tokens are known."""
+        """Request for the rest of the generation after the tokens `made`."""
         return replace(
             self,
             tokens=[*self.tokens, *made],
@@ -76,7 +76,7 @@ class GenerateRequest:
 
 
 class TokensEvent(NamedTuple):
-    """Tokens that a generation made, one log-probability each, and the likeliest in each place if asked for."""
+    """Generated tokens, a log-probability for each, and if requested the likeliest tokens of each position."""
 
     tokens: list[int]
     logprobs: list[float]
@@ -86,7 +86,7 @@ class TokensEvent(NamedTuple):
 def made(
     host: str, tokens: list[int], logprobs: list[float] | None, tops: list[Top] | None, wanted: int
 ) -> TokensEvent:
-    """Raises RemoteError where a token lacks what was asked for with it."""
+    """Makes a TokensEvent. Raises RemoteError where tokens lack their log-probabilities."""
     tops = tops if wanted and tops is not None else []
     if len(logprobs or ()) != len(tokens) or (wanted and len(tops) != len(tokens)):
         raise bad_response(host, "with tokens that lack their log-probabilities")
@@ -94,27 +94,27 @@ def made(
 
 
 class PrefillEvent(NamedTuple):
-    """The server was given so many tokens in front, of which it had some in its cache; None where it does not say."""
+    """Number of prompt tokens, and of those that were in the server's cache; None where it does not say."""
 
     tokens: int
     cached: int | None
 
 
 class EndEvent(NamedTuple):
-    """A generation has ended: "eos", "stop", "length" or "context_full", as far as the server knows."""
+    """End of a generation: "eos", "stop", "length" or "context_full", as far as the server knows."""
 
     reason: str
 
 
 def ended(host: str, reason: str, known: frozenset[str]) -> EndEvent:
-    """Raises Busy for an end that is none of a generation's: a server that gave it up."""
+    """Makes an EndEvent. Raises RetryableError for an unknown reason: the server gave the generation up."""
     if reason not in known:
         raise cut_off(host, reason)
     return EndEvent(reason)
 
 
 class LogitsEvent(NamedTuple):
-    """Next-token logits, float32 [vocab]: up to a constant, and -inf where the server did not tell."""
+    """Next-token logits, float32 [vocab]: up to a constant, and -inf for tokens that the server left out."""
 
     logits: npt.NDArray[np.float32]
 
@@ -126,7 +126,7 @@ class Scores(NamedTuple):
 
 
 class Publication(NamedTuple):
-    """A branch to be kept under a name, as this revision of it; those that it `replaces` are the same branch's."""
+    """A branch to publish, the id of this revision, and the ids of its earlier ones that this one `replaces`."""
 
     branch: PublishedBranch
     revision: str
@@ -134,28 +134,28 @@ class Publication(NamedTuple):
 
 
 class Published(NamedTuple):
-    """The server keeps it."""
+    """Confirmation that the server stores a publication."""
 
     revision: str
 
 
 class Attached(NamedTuple):
-    """What the server keeps under a name."""
+    """Publication under a name: the branch and its revision."""
 
     branch: PublishedBranch
     revision: str
 
 
 class RetryEvent(NamedTuple):
-    """It is asked for again: a server did not answer, or broke off."""
+    """The request is retried: a server did not answer, or broke off."""
 
 
 class RestartEvent(NamedTuple):
-    """What it made is void: it begins again."""
+    """The generation begins again; its earlier tokens are void."""
 
 
 class ErrorEvent(NamedTuple):
-    """It came to nothing."""
+    """The request failed."""
 
     error: Exception
 
@@ -175,42 +175,42 @@ ServerEvent: TypeAlias = (
 
 
 class ServerProtocol(Protocol):
-    """What one kind of server speaks. Everything raises RemoteError and its like, or httpx's errors.
+    """Requests of one server protocol. Methods raise RemoteError, RetryableError, or an httpx error.
 
     Attributes:
-        goes_on: can a request go on with what another one began, where that counts (`GenerateRequest.depends_on_made`)?
+        goes_on: whether a request can continue a generation that `depends_on_made` (see `GenerateRequest`).
     """
 
     goes_on: bool
 
     def knows(self, facts: ServerInfo, vocab_size: int) -> None:
-        """What the servers serve, and how many tokens it has; told once, before all but `facts`."""
+        """Sets the servers' model and its vocabulary size: called once, before all but `facts`."""
 
     async def facts(self, http: ServerConnection) -> ServerInfo:
-        """What it serves."""
+        """Facts about the server's model."""
 
     def generate(
         self, http: ServerConnection, ask: GenerateRequest
     ) -> AsyncGenerator[TokensEvent | PrefillEvent | EndEvent]:
-        """The tokens as they come, and at last Ended."""
+        """Yields the tokens as they come, and an EndEvent last."""
 
     async def prefill(self, http: ServerConnection, tokens: list[int]) -> PrefillEvent:
-        """Has the server compute these tokens, for what comes later."""
+        """Has the server prefill these tokens for later requests."""
 
     async def logits(self, http: ServerConnection, tokens: list[int]) -> tuple[PrefillEvent, LogitsEvent]:
-        """What may follow these tokens."""
+        """Next-token logits after these tokens."""
 
     async def select(
         self, http: ServerConnection, tokens: list[int], choices: list[list[int]]
     ) -> tuple[PrefillEvent, Scores]:
-        """How likely each choice is as a continuation."""
+        """Log-probability of each choice as a continuation of these tokens."""
 
 
 class PublishingProtocol(ServerProtocol, Protocol):
-    """What a server speaks that keeps branches under names."""
+    """Protocol of a server that stores branches under names."""
 
     async def publish(self, http: ServerConnection, name: str, publication: Publication) -> Published:
-        """Has the server keep a branch. Raises BranchExists."""
+        """Has the server store a branch under a name. Raises BranchExists for a name of another branch."""
 
     async def attach(self, http: ServerConnection, name: str) -> Attached:
-        """What it keeps under a name. Raises BranchNotFound."""
+        """Gets the branch under a name. Raises BranchNotFound."""

@@ -1,4 +1,4 @@
-"""What `agentkv serve` speaks: token ids in and out, draws by stream and position as in this process, whole rows."""
+"""Protocol of `agentkv serve`: token ids in and out, draws by stream and position as locally, whole rows of logits."""
 
 from __future__ import annotations
 
@@ -87,13 +87,13 @@ _SERVED, _TOKENIZER, _EVENT = TypeAdapter(_Served), TypeAdapter(_Tokenizer), Typ
 _KEPT, _SNAPSHOT = TypeAdapter(_Kept), TypeAdapter(_Snapshot)
 _PREFILLED, _SELECTED = TypeAdapter(_Prefilled), TypeAdapter(_Selected)
 MOST_TOKENS = 1 << 24  # of a vocabulary
-MOST_STOPS = 16  # that a request may name; further ones are found here
+MOST_STOPS = 16  # stop strings of a request; further ones are found locally
 MOST_CHOICES = 256  # of one request
 _ENDS = frozenset({"eos", "stop", "length", "context_full"})
 
 
 class AgentKV:
-    """The wire of our own server. `model` is its name there; None for the one that it has."""
+    """Protocol of our own server. `model` is the name of the model there; None for the first."""
 
     goes_on = True
 
@@ -103,13 +103,15 @@ class AgentKV:
         self._of_model: dict[str, str] = {}
 
     def knows(self, facts: ServerInfo, vocab_size: int) -> None:
-        """Requests name the model, and the cache where all have the same: a server that has others by now refuses
-        them."""
+        """Sets the fingerprint, and the cache where all servers agree, that requests name.
+
+        A server that has others by then refuses them.
+        """
         self._vocab_size = vocab_size
         self._of_model = {"fingerprint": facts.fingerprint} | ({"cache": facts.cache} if facts.cache else {})
 
     async def facts(self, http: ServerConnection) -> ServerInfo:
-        """Of its model, the tokenizer included. Raises ModelError for a model that it does not have."""
+        """Facts about the server's model, with its tokenizer. Raises ModelError for a model that it does not have."""
         told = await http.get("tokens", _SERVED)
         names = told["names"]
         if self._model is not None and self._model not in names:
@@ -121,7 +123,7 @@ class AgentKV:
     async def generate(
         self, http: ServerConnection, ask: GenerateRequest
     ) -> AsyncGenerator[TokensEvent | PrefillEvent | EndEvent]:
-        """The tokens as they come, and at last Ended."""
+        """Yields the tokens as they come, and an EndEvent last."""
         body = {
             "tokens": ask.tokens,
             "max_tokens": ask.max_tokens,
@@ -150,12 +152,12 @@ class AgentKV:
         raise cut_off(http.host)
 
     async def prefill(self, http: ServerConnection, tokens: list[int]) -> PrefillEvent:
-        """Computes them, and nothing else."""
+        """Has the server prefill these tokens."""
         body = {"tokens": tokens} | self._of_model
         return _fed(tokens, (await http.post("tokens/prefill", body, _PREFILLED))["cached"])
 
     async def logits(self, http: ServerConnection, tokens: list[int]) -> tuple[PrefillEvent, LogitsEvent]:
-        """The whole row, as it is there."""
+        """Next-token logits after these tokens, the server's whole row."""
         body, headers = await http.post_for_bytes("tokens/logits", {"tokens": tokens} | self._of_model)
         cached = headers.get("x-cached", "")
         if len(body) != 4 * self._vocab_size or not (cached.isdecimal() and len(cached) < 10):
@@ -168,7 +170,7 @@ class AgentKV:
     async def select(
         self, http: ServerConnection, tokens: list[int], choices: list[list[int]]
     ) -> tuple[PrefillEvent, Scores]:
-        """Scored together, as many as go into a request."""
+        """Log-probability of each choice, with up to 256 choices per request."""
         if len(choices) > MOST_CHOICES:
             first, scores = await self.select(http, tokens, choices[:MOST_CHOICES])
             more, others = await self.select(http, tokens, choices[MOST_CHOICES:])
@@ -181,7 +183,7 @@ class AgentKV:
         return _fed(tokens, told["cached"]), Scores(told["logprobs"])
 
     async def publish(self, http: ServerConnection, name: str, publication: Publication) -> Published:
-        """Done once, however often it is sent: by its revision."""
+        """Has the server store a branch. Repeats are harmless: the revision is the idempotency key."""
         body = {
             "branch": publication.branch.model_dump(mode="json"),
             "revision": publication.revision,
@@ -191,7 +193,7 @@ class AgentKV:
         return Published(told["revision"])
 
     async def attach(self, http: ServerConnection, name: str) -> Attached:
-        """As it is there now."""
+        """Gets the branch under a name. Raises RemoteError where the server's model has changed."""
         told = await http.get(_path(name), _SNAPSHOT)
         if told["fingerprint"] != self._of_model["fingerprint"]:
             raise RemoteError(f"{http.host} has another model than the one that was connected to; connect again")

@@ -1,4 +1,4 @@
-"""What vLLM speaks: OpenAI's completions, with token ids in and out."""
+"""Protocol of vLLM: OpenAI's completions, with token ids in and out."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
 _IDS = {"return_token_ids": True, "return_tokens_as_token_ids": True, "add_special_tokens": False}
 _NAMED = "token_id:"
-_FEWEST_LIKELY = 20  # of the likeliest tokens that every server tells
+_FEWEST_LIKELY = 20  # log-probabilities per position that every server reports
 _ENDS = frozenset({"stop", "length"})
 
-# Ranks of a place by the names of tokens: {"token_id:17": -0.3}.
+# Log-probabilities of a position by the names of tokens: {"token_id:17": -0.3}.
 _Place = dict[Annotated[str, Field(pattern=rf"^{_NAMED}[0-9]{{1,9}}$")], float]
 
 
@@ -94,7 +94,7 @@ _MODELS, _TOLD = TypeAdapter(_Models), TypeAdapter(_Told)
 
 
 class VLLM:
-    """The wire of a vLLM server. `model` is its name there; None for the only one."""
+    """Protocol of a vLLM server. `model` is the name of the model there; None for the first."""
 
     goes_on = False  # its grammars and penalties begin with the request
 
@@ -105,12 +105,12 @@ class VLLM:
         self._most = 0  # tokens of a branch
 
     def knows(self, facts: ServerInfo, vocab_size: int) -> None:
-        """Its name, and what `logits` are of."""
+        """Sets the model's name, positions, vocabulary size, and number of log-probabilities for `logits`."""
         self._model, self._likely, self._most = facts.model, facts.likely, facts.max_positions
         self._vocab_size = vocab_size
 
     async def facts(self, http: ServerConnection) -> ServerInfo:
-        """Of its model. Raises ModelError for a server that does not tell token ids."""
+        """Facts about the server's model. Raises ModelError for an unknown model or a server without token ids."""
         served = {each["id"]: each for each in (await http.get("models", _MODELS))["data"]}
         name = self._model or next(iter(served))
         if name not in served:
@@ -123,7 +123,7 @@ class VLLM:
     async def generate(
         self, http: ServerConnection, ask: GenerateRequest
     ) -> AsyncGenerator[TokensEvent | PrefillEvent | EndEvent]:
-        """The tokens as they come, and at last Ended."""
+        """Yields the tokens as they come, and an EndEvent last."""
         body = self._body(ask.tokens, ask.max_tokens, ask.top_logprobs) | _drawn(ask)
         body |= {"stop": list(ask.stop), "include_stop_str_in_output": True, "stop_token_ids": list(ask.ends)}
         body |= {"stream": True, "stream_options": {"include_usage": True}}
@@ -144,18 +144,18 @@ class VLLM:
                             raise bad_response(http.host, "with text that has no token ids")
                         reason = choice.get("finish_reason") or reason
         except RetryableError:
-            if reason is None:  # else the count of its tokens is all that is lost
+            if reason is None:  # else only its usage is lost
                 raise
         if reason is None:
             raise cut_off(http.host)
         yield ended(http.host, reason, _ENDS)
 
     async def prefill(self, http: ServerConnection, tokens: list[int]) -> PrefillEvent:
-        """One token is made, and dropped: the least that it takes, for which there must be a position."""
+        """Has the server prefill these tokens by generating one token, which is dropped and needs a position."""
         return _fed(http, await self._complete(http, tokens[: self._most - 1], 0))
 
     async def logits(self, http: ServerConnection, tokens: list[int]) -> tuple[PrefillEvent, LogitsEvent]:
-        """Log-probabilities: logits up to a constant, of as many tokens as the server tells."""
+        """Log-probabilities (logits up to a constant) of as many tokens as the server reports; -inf for others."""
         told = await self._complete(http, tokens, self._likely)
         row = np.full(self._vocab_size, -np.inf, np.float32)
         for token, logprob in _place(http, told):
@@ -166,7 +166,7 @@ class VLLM:
     async def select(
         self, http: ServerConnection, tokens: list[int], choices: list[list[int]]
     ) -> tuple[PrefillEvent, Scores]:
-        """Asks once for each place where choices part or go on, all at a time."""
+        """Log-probability of each choice, by one request for each distinct prefix of choices, all concurrent."""
         nexts: dict[tuple[int, ...], set[int]] = {}
         for choice in choices:
             for i, token in enumerate(choice):
@@ -188,7 +188,10 @@ class VLLM:
         return _fed(http, told), likely
 
     async def _most_likely(self, http: ServerConnection, model: str) -> int | None:
-        """How many of the likeliest tokens it tells; None for all. Also finds out whether it tells ids at all."""
+        """Number of log-probabilities per position that the server reports; None for all.
+
+        Raises ModelError for a server that reports no token ids.
+        """
         for count in (-1, _FEWEST_LIKELY):
             try:
                 told = await self._complete(http, [0], count, model=model)
@@ -203,7 +206,7 @@ class VLLM:
         raise AssertionError
 
     async def _complete(self, http: ServerConnection, tokens: list[int], likely: int | None, **more: Any) -> _Told:
-        """One token, the likeliest."""
+        """Requests one token, the likeliest, with log-probabilities."""
         return await http.post("completions", self._body(tokens, 1, likely) | {"temperature": 0} | more, _TOLD)
 
     def _body(self, tokens: list[int], max_tokens: int, likely: int | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Branches that a server keeps under a name, and finds again by it."""
+"""Publishing of branches: a server stores them under a name, by which others attach to them."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ NamedAsked: TypeAlias = "Callable[[PublishingProtocol, ServerConnection], Awaita
 
 @dataclass(frozen=True, slots=True)
 class SavedGrammar(GrammarSource[str]):
-    """The grammar of an output that another process began: an equal one goes on with it."""
+    """Grammar of an output that another process began; an equal one continues the output."""
 
     text: str
 
     @property
     def grammar(self) -> str:
-        """The grammar as llguidance takes it."""
+        """The grammar in llguidance's form."""
         return self.text
 
     def read(self, text: str) -> str:
@@ -43,7 +43,7 @@ class SavedGrammar(GrammarSource[str]):
 
 
 class PublishJob(RemoteJob):
-    """The server keeps what the branch is now. What it kept under that name gives way if it is this branch's."""
+    """Stores the branch's current state on the server; replaces what is under the name if that is this branch's."""
 
     kind = "publish"
 
@@ -68,7 +68,7 @@ class PublishJob(RemoteJob):
             output=_saved(branch.output),
         )
         self._publication = Publication(published, secrets.token_hex(16), before)
-        # Until it is known which of them the server has, any of them may be there.
+        # Until the server answers, it may have any of these revisions.
         branch.publications[name] = (*before, self._publication.revision)
 
     def begin(self) -> None:
@@ -81,13 +81,13 @@ class PublishJob(RemoteJob):
         self.finish()
 
     def failed(self, error: Exception) -> None:
-        if isinstance(error, BranchExists):  # another one's is there
+        if isinstance(error, BranchExists):  # the name is another branch's
             self.branch.publications[self._name] = self._publication.replaces
         super().failed(error)
 
 
 class AttachJob(RemoteJob):
-    """An empty branch becomes what the server keeps under a name."""
+    """Loads the branch that the server stores under a name into an empty one."""
 
     kind = "attach"
 
@@ -117,7 +117,7 @@ class AttachJob(RemoteJob):
 
 
 def place_of(name: str) -> int:
-    """Of several servers, the same one has all that is published under a name."""
+    """Root of a published name: it maps each name to the same one of several servers."""
     return xxhash.xxh3_64_intdigest(name.encode())
 
 

@@ -1,4 +1,4 @@
-"""Which of several servers a request goes to: the one that holds its tree's prefix, as long as that has room.
+"""Choice among several servers: a request goes to the one that has its tree's prefix, as long as that has room.
 
 Rendezvous hashing (Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998): every server gets
 a number from its own name and the tree's root, and the highest has the tree. A server that goes away moves its own
@@ -22,21 +22,21 @@ from .._types.log import log
 from .http import ServerConnection
 
 _LONGEST_PAUSE_S = 30.0
-_FEW = 16  # requests: so many always stay with their tree
+_FEW = 16  # running requests up to which a server always keeps its trees
 _BOUND = 1.25
 
 
 def share(mean: float) -> float:
-    """How many requests one server may have where all have so many on average."""
+    """Most requests of one server, given the mean number of requests per server."""
     return max(_FEW, _BOUND * (1 + mean))
 
 
 class Replica:
-    """One server, and what is known of it.
+    """One server, and its recent health.
 
     Attributes:
-        running: requests that it has now.
-        failures: in a row.
+        running: number of its requests in flight.
+        failures: number of consecutive failures.
     """
 
     def __init__(self, connection: ServerConnection) -> None:
@@ -51,12 +51,12 @@ class Replica:
 
     @property
     def well(self) -> bool:
-        """Does it answer, as far as is known?"""
+        """Whether the server is healthy: no failure for which a pause still runs."""
         return time.monotonic() >= self._again_at
 
     @property
     def state(self) -> ServerState:
-        """For users; from any thread."""
+        """State for users; thread-safe."""
         return ServerState(
             url=self.connection.url,
             answers=self.well,
@@ -69,7 +69,7 @@ class Replica:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """It has one request more."""
+        """Counts one request as running, and its seconds."""
         self.running += 1
         self._requests += 1
         began = time.monotonic()
@@ -80,7 +80,7 @@ class Replica:
             self._seconds += time.monotonic() - began
 
     def failed(self, error: str, seconds: float | None) -> None:
-        """It did not answer, or wants to be left alone for so long."""
+        """Records a failure, and pauses the server for `seconds`, or for a time that grows with its failures."""
         self._error = error
         self._failed += 1
         self.failures += 1
@@ -88,7 +88,7 @@ class Replica:
         self._again_at = time.monotonic() + min(pause, _LONGEST_PAUSE_S)
 
     def answered(self) -> None:
-        """It did."""
+        """Records a success, which ends the server's pause."""
         if self.failures:
             log.info("a server answers again", host=self.connection.host)
         self.failures = 0
@@ -96,13 +96,13 @@ class Replica:
         self._error = None
 
     def weight(self, root: int) -> int:
-        """Its claim on a tree."""
+        """Weight of the server for a tree: the highest has the tree."""
         return xxhash.xxh3_64_intdigest(self.connection.url.encode(), seed=root)
 
 
 @dataclass(eq=False, slots=True)
 class _Waiter:
-    """One request that found no place."""
+    """A request that waits for a free server."""
 
     root: int | None
     broken: Container[Replica]
@@ -119,8 +119,7 @@ class Replicas:
 
     @asynccontextmanager
     async def place(self, root: int | None, broken: Container[Replica] = ()) -> AsyncIterator[Replica]:
-        """A place on the server that the tree is of; on the next one where that is full, does not answer or is known to
-        be broken."""
+        """Acquires a place on the tree's server, or on the next where that one is full, unhealthy or `broken`."""
         while (replica := self._choice(root, broken)) is None:
             waiter = _Waiter(root, broken, asyncio.get_running_loop().create_future())
             self._waiting.append(waiter)
@@ -139,7 +138,7 @@ class Replicas:
             self._call_next()
 
     def _call_next(self) -> None:
-        """Of those that would find a place now, the one that has waited longest looks for it."""
+        """Wakes the request that has waited longest among those that would find a place now."""
         for waiter in self._waiting:
             if not waiter.called.done() and self._choice(waiter.root, waiter.broken) is not None:
                 self._waiting.remove(waiter)

@@ -1,4 +1,4 @@
-"""What a remote engine reports: the fields of the native engine's records."""
+"""Reports of a remote engine, with the fields of the native engine's records."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Counters:
-    """The fields of the native engine's statistics. Steps and forwards are the server's: 0 here. Cells are
-    the tokens that the branches hold."""
+    """Statistics with the fields of the native engine's. Steps and forwards, which the server does, are 0.
+
+    Cells are the tokens of the branches.
+    """
 
     steps: int = 0
     forwards: int = 0
@@ -40,7 +42,7 @@ class Counters:
 
 
 class EmptyPin(NamedTuple):
-    """No cells."""
+    """A pin of no cells."""
 
     id: int = 0
     rows: int = 0
@@ -48,7 +50,7 @@ class EmptyPin(NamedTuple):
 
 @dataclass(slots=True)
 class Report:
-    """See `_engine.interface.StepReport`."""
+    """Report of a step, as `_engine.interface.StepReport`."""
 
     emitted: Sequence[RemoteEmitted] = ()
     finished: Sequence[RemoteFinished] = ()

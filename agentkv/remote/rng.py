@@ -1,5 +1,7 @@
-"""The numbers of the streams that branches draw from, as the native engine derives them: Philox4x32-10 (Salmon,
-Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011)."""
+"""Numbers of the random streams of branches, as the native engine derives them.
+
+Philox4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011).
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,12 @@ def _philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[i
 
 
 def child_stream(parent: int, n: int) -> int:
-    """The stream of a branch's n-th fork."""
+    """Stream number of a branch's n-th fork."""
     high, low, _, _ = _philox((parent & _M, parent >> 32, n, 1), _FORK)
     return high << 32 | low
 
 
 def seed_at(seed: int, stream: int, position: int) -> int:
-    """One seed for a server that knows no streams: 0 <= it < 2**63, the same wherever these three are."""
+    """Seed in [0, 2**63) for a server without streams; a function of these three numbers."""
     named = b"".join(number.to_bytes(8, "little") for number in (seed, stream, position))
     return int.from_bytes(blake2b(named, digest_size=8).digest(), "little") >> 1

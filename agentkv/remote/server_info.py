@@ -1,4 +1,4 @@
-"""What a server says of the model that it serves."""
+"""Facts that a server reports about its model."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ class ServerInfo:
     """One server's model, and its cache.
 
     Attributes:
-        model: its name there.
-        max_positions: tokens of one branch.
-        capacity: tokens that its cache holds; 0 where it does not say.
-        vocab_size: 0 where it does not say: then it is the tokenizer's.
-        fingerprint: of the model; empty where it does not say.
-        bit_exact: does a branch's history determine its logits to the bit?
-        likely: so many of the likeliest next tokens are told; None for all.
-        folder: the model's, where it is on this machine, too.
-        tokenizer_files: by name; empty where it does not hand them out.
-        call_format: how the model writes calls, as a model folder names it.
-        cache: what it makes of keys and values, as `ModelInfo.cache` has it; empty where it does not say, or where
-            several servers differ in it.
-        kv_dtype, window, sinks, quantize_after: as `ModelInfo` has them.
+        model: name of the model on the server.
+        max_positions: most tokens of one branch.
+        capacity: tokens in the server's cache; 0 if unknown.
+        vocab_size: number of tokens; 0 if unknown, then it is the tokenizer's.
+        fingerprint: fingerprint of the model; empty if unknown.
+        bit_exact: whether a branch's history determines its logits to the bit.
+        likely: number of next-token log-probabilities that the server reports; None for all.
+        folder: folder of the model, where this machine has it.
+        tokenizer_files: contents by file name; empty where the server does not send them.
+        call_format: form in which the model writes calls, as a model folder names it.
+        cache: cache configuration as in `ModelInfo.cache`; empty if unknown, or where several servers differ.
+        kv_dtype, window, sinks, quantize_after: as in `ModelInfo`.
     """
 
     model: str

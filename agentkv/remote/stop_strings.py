@@ -1,4 +1,4 @@
-"""Finds stop strings in a generation that comes token by token, as the native engine does."""
+"""Search for stop strings in a generation that comes token by token, as in the native engine."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ from collections.abc import Mapping, Sequence
 
 
 class StopMatcher:
-    """Of one generation. What may be the beginning of a stop string is held back until it is known.
+    """Finds stop strings in one generation. Text that may begin a stop string is delayed until that is known.
 
-    A special token is no part of the text. A stop string that spells it out matches the token, and the same characters
-    as text.
+    A special token is not part of the text. A stop string that spells it out matches the token, and the same
+    characters as text.
     """
 
     def __init__(self, stops: Sequence[str], special: Mapping[int, bytes] | None = None) -> None:
-        """`special`: what each special token spells."""
+        """`special`: spelling of each special token, by id."""
         plain = [_characters(stop.encode()) for stop in stops]
         spelled = {i: _characters(piece) for i, piece in (special or {}).items()}
         used = {i: text for i, text in spelled.items() if text and any(text in stop for stop in plain)}
-        self._signs = {i: chr(256 + n) for n, i in enumerate(used)}  # a character of its own for each
+        self._signs = {i: chr(256 + n) for n, i in enumerate(used)}  # one character for each
         self._stops = list(dict.fromkeys([*plain, *_signed(plain, {used[i]: self._signs[i] for i in used})]))
         self._longest = max(map(len, self._stops), default=0)
         self._text = bytearray()
         self._tail = ""  # that may begin a stop string
         self._shown = 0
         self.cut = 0
-        """Bytes of the stop string that were text."""
+        """Number of bytes of the stop string that were text."""
 
     @property
     def text(self) -> bytes:
-        """Without the stop string."""
+        """The text so far, without the stop string."""
         return bytes(self._text) + _text_of(self._tail)
 
     def push(self, piece: bytes) -> bool:
-        """True where a stop string is complete: the text ends in front of it."""
+        """Adds bytes of text. Returns True where a stop string is complete: the text ends before it."""
         if not self._stops:
             self._text += piece
             return False
         return self._take(_characters(piece))
 
     def push_special(self, token: int) -> bool:
-        """The same of a special token. One that no stop string goes on with is passed over."""
+        """Adds a special token, as `push` does bytes. Ignores one that no stop string continues with."""
         sign = self._signs.get(token)
         if sign is None or not self._begun(self._tail + sign, whole=True):
             return False
@@ -62,7 +62,7 @@ class StopMatcher:
         return False
 
     def _begun(self, tail: str, whole: bool = False) -> int:
-        """How many characters at the end begin a stop string, or with `whole` are one."""
+        """Length of the longest end of `tail` that begins a stop string, or with `whole` may be a complete one."""
         most = min(self._longest, len(tail))
         lengths = range(most, 0, -1)
         return next(
@@ -70,23 +70,23 @@ class StopMatcher:
         )
 
     def finish(self) -> None:
-        """Nothing more comes: what was held back is text."""
+        """Ends the generation: delayed text is text."""
         self._text += _text_of(self._tail)
         self._tail = ""
 
     def take_shown(self) -> bytes:
-        """What is text for sure, and was not taken before."""
+        """Takes the bytes that are certainly text, and that were not taken before."""
         shown, self._shown = bytes(self._text[self._shown :]), len(self._text)
         return shown
 
 
 def _characters(data: bytes) -> str:
-    """One for each byte."""
+    """One character for each byte."""
     return data.decode("latin-1")
 
 
 def _text_of(characters: str) -> bytes:
-    """The bytes; signs of special tokens are none."""
+    """Bytes of the characters, without the signs of special tokens."""
     return "".join(c for c in characters if c < "\u0100").encode("latin-1")
 
 

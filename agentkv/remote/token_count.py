@@ -1,4 +1,4 @@
-"""How many tokens the live branches hold, those that several hold counted once."""
+"""Number of tokens in the live branches, with shared ones counted once."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ Stretch: TypeAlias = tuple[int, int, int]
 
 
 class SharedTokenCount:
-    """Counts what changed alone: a verb costs what it changed, however many branches there are.
+    """Counts tokens incrementally: the cost depends on the change, not on the number of branches.
 
     Attributes:
-        held: tokens that some branch holds.
-        shared: of these, tokens that two or more hold.
+        held: number of distinct tokens in all branches.
+        shared: number of those that two or more branches share.
     """
 
     def __init__(self) -> None:
         self.held = self.shared = 0
         self._stretches: dict[int, set[Stretch]] = {}  # by branch
-        # Of each epoch: how many more branches, or fewer, hold its positions from one on.
+        # For each epoch, by position: change in the number of branches that have the positions from there on.
         self._steps: dict[int, Counter[int]] = defaultdict(Counter)
         self._counts: dict[int, tuple[int, int]] = {}  # by epoch: held, shared
 
     def count(self, branch: int, stretches: list[Stretch]) -> None:
-        """This is what a branch holds now; of one that is closed, nothing."""
+        """Sets the current stretches of a branch; none for one that is closed."""
         before, now = self._stretches.pop(branch, set()), set(stretches)
         if now:
             self._stretches[branch] = now

@@ -13,17 +13,17 @@ R = TypeVar("R")
 
 
 class Blocking(Protocol):
-    """What has verbs."""
+    """An object with blocking verbs."""
 
     _loop: LoopPortal
 
     @property
     def awaited(self) -> Any:
-        """What has them as coroutines."""
+        """The object with the same verbs as coroutines."""
 
 
 class BlockingVerb(Generic[P, R]):
-    """Runs a coroutine method of `awaited` on its event loop, and waits for it: `extend = Verb(Branch.extend)`."""
+    """Runs a coroutine method of `awaited` on its event loop, and waits: `extend = BlockingVerb(Branch.extend)`."""
 
     def __init__(self, verb: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> None:
         self._verb = verb
@@ -40,7 +40,7 @@ class BlockingVerb(Generic[P, R]):
 
 
 def on_loop(loop: LoopPortal, work: Callable[[], R]) -> R:
-    """What plain code returns that is for the event loop's thread."""
+    """Runs plain code on the event loop's thread, and returns its result."""
 
     async def run() -> R:
         return work()

@@ -32,7 +32,7 @@ Out = TypeVar("Out")
 
 
 class SyncBranch:
-    """A branch whose verbs block until they are done; otherwise as `Branch`.
+    """A branch whose verbs block until they are done; otherwise like `Branch`.
 
     Attributes:
         awaited: the branch itself, for code on its event loop.
@@ -63,11 +63,11 @@ class SyncBranch:
     ) -> Generation[Out]: ...
 
     def generate(self, **how: Any) -> Generation[Any]:
-        """As `Branch.generate`. A Ctrl-C ends it; what was made stays."""
+        """Generates as `Branch.generate` does. A Ctrl-C ends it; tokens made until then stay."""
         return self._loop.wait(self.awaited.generate(**how))
 
     def stream(self, **how: Any) -> SyncStream[Any]:
-        """As `Branch.stream`: `with branch.stream() as tokens: for token in tokens: ...`."""
+        """Streams as `Branch.stream` does: `with branch.stream() as tokens: for token in tokens: ...`."""
         return SyncStream(on_loop(self._loop, lambda: self.awaited.stream(**how)), self._loop)
 
     @overload
@@ -76,28 +76,30 @@ class SyncBranch:
     def fork(self, n: int) -> list[SyncBranch]: ...
 
     def fork(self, n: int | None = None) -> SyncBranch | list[SyncBranch]:
-        """As `Branch.fork`."""
+        """Makes one fork, or a list of n, as `Branch.fork` does."""
         if n is None:
             return SyncBranch(self._loop.wait(self.awaited.fork()), self._loop)
         return [SyncBranch(fork, self._loop) for fork in self._loop.wait(self.awaited.fork(n))]
 
     def adopt(self, other: SyncBranch) -> None:
-        """As `Branch.adopt`."""
+        """Takes over the history of another branch, as `Branch.adopt` does."""
         self._loop.wait(self.awaited.adopt(other.awaited))
 
     def run(
         self, agent: Agent[Any, Out], prompt: Prompt | None = None, *, deps: Any = None, **how: Unpack[TurnHow]
     ) -> Run[Out]:
-        """A turn of an agent: as `agent.run(branch, ...)`."""
+        """Runs a turn of an agent, as `agent.run(branch, ...)` does."""
         return self._loop.wait(agent.run(self.awaited, prompt, deps=deps, **how))
 
     def mark(self, name: str | None = None) -> Mark:
-        """As `Branch.mark`."""
+        """Marks the current end of the branch, as `Branch.mark` does."""
         return on_loop(self._loop, lambda: self.awaited.mark(name))
 
     def close(self) -> None:
-        """Frees the branch, and waits until its cells are free: not on a thread of the Context, where garbage may
-        be collected. Does nothing once its Context is closed."""
+        """Closes the branch, and waits until its cells are free. Does nothing once its Context is closed.
+
+        On a thread of the Context, where garbage may be collected, it does not wait.
+        """
         if self._loop.is_current() or self._loop.is_waiting():
             self.awaited.close()
             return
@@ -110,27 +112,27 @@ class SyncBranch:
 
     @property
     def tokens(self) -> list[int]:
-        """Its history."""
+        """Token ids of the history."""
         return self.awaited.tokens
 
     @property
     def text(self) -> str:
-        """Its history as text."""
+        """The history as text."""
         return self.awaited.text
 
     @property
     def messages(self) -> list[Message]:
-        """Its history as messages, where it was made of some."""
+        """The history as messages, where it was made of messages."""
         return self.awaited.messages
 
     @property
     def marks(self) -> dict[str, Mark]:
-        """Those with a name."""
+        """Named marks, by name."""
         return self.awaited.marks
 
     @property
     def closed(self) -> bool:
-        """Was it closed?"""
+        """Whether the branch is closed."""
         return self.awaited.closed
 
     def __len__(self) -> int:

@@ -29,11 +29,12 @@ R = TypeVar("R")
 
 
 class SyncContext:
-    """A Context whose verbs block until they are done; otherwise as `Context`. Any thread may call them, several at
-    once: what they generate rides in one forward.
+    """A Context whose verbs block until they are done; otherwise like `Context`.
 
-    Made by `kv.Context.open(...).sync()`, which opens the model on an event loop in a thread of its own until `close`,
-    the end of a `with` block or of the process; or by `sync` of an open Context, for other threads than its own.
+    Several threads may call them at once: their generations share forwards.
+
+    Made by `kv.Context.open(...).sync()`, which opens the model on an event loop in its own thread until `close`, the
+    end of a `with` block or of the process; or by `sync` of an open Context, for other threads than its own.
 
     Attributes:
         awaited: the Context itself, for code on its event loop.
@@ -54,15 +55,15 @@ class SyncContext:
         template: Mapping[str, Any] | None = None,
         overflow: Overflow | None = None,
     ) -> SyncBranch:
-        """As `Context.branch`."""
+        """Opens a branch, as `Context.branch` does."""
         return self._made(self.wait(self.awaited.branch(prompt, tools=tools, template=template, overflow=overflow)))
 
     def trunk(self, agent: Agent[Any, Any]) -> SyncBranch:
-        """As `Agent.trunk`: a branch with the agent's prompt, for `SyncBranch.run`."""
+        """Opens a branch with the agent's prompt, for `SyncBranch.run`, as `Agent.trunk` does."""
         return self._made(self.wait(agent.trunk(self.awaited)))
 
     def keep(self, *branches: SyncBranch) -> None:
-        """As `Context.keep`."""
+        """Closes all branches but these, as `Context.keep` does."""
         self.wait(self.awaited.keep(branch.awaited for branch in branches))
 
     def save(
@@ -73,30 +74,31 @@ class SyncContext:
         shareable: bool = False,
         progress: Progress | None = None,
     ) -> Saved:
-        """As `Context.save`."""
+        """Saves branches by name to a file, as `Context.save` does."""
         named = {name: branch.awaited for name, branch in branches.items()}
         return self.wait(self.awaited.save(path, named, shareable=shareable, progress=progress))
 
     def load(
         self, path: str | Path, *, shared: bool = False, recompute: bool = False, progress: Progress | None = None
     ) -> SyncBranch:
-        """As `Context.load`."""
+        """Loads the branch of a file, as `Context.load` does."""
         return self._made(self.wait(self.awaited.load(path, shared=shared, recompute=recompute, progress=progress)))
 
     def load_all(
         self, path: str | Path, *, shared: bool = False, recompute: bool = False, progress: Progress | None = None
     ) -> dict[str, SyncBranch]:
-        """As `Context.load_all`."""
+        """Loads all branches of a file, by name, as `Context.load_all` does."""
         loaded = self.wait(self.awaited.load_all(path, shared=shared, recompute=recompute, progress=progress))
         return {name: self._made(branch) for name, branch in loaded.items()}
 
     def attach(self, name: str, *, overflow: Overflow | None = None) -> SyncBranch:
-        """As `Context.attach`."""
+        """Opens a published branch by name, as `Context.attach` does."""
         return self._made(self.wait(self.awaited.attach(name, overflow=overflow)))
 
     def wait(self, awaitable: Awaitable[R]) -> R:
-        """What any coroutine, or anything else to await, comes to that is for this Context: `ctx.wait(kv.gather(...))`.
-        Branches in it are those that are `awaited`. A Ctrl-C cancels it.
+        """Runs any awaitable on the Context's event loop, and returns its result: `ctx.wait(kv.gather(...))`.
+
+        Pass branches to it by their `awaited`. A Ctrl-C cancels it.
 
         Raises WrongEventLoop on the Context's own event loop, where it would wait for ever, and in a forked process;
         ContextClosed after `close`; InvalidInput for what cannot be awaited.
@@ -107,7 +109,7 @@ class SyncContext:
         return self._loop.wait(coroutine)
 
     def close(self) -> None:
-        """Closes what was opened here; a Context that another opened stays open."""
+        """Closes a Context that `kv.Context.open(...).sync()` opened; one that was open before stays open."""
         if isinstance(self._loop, LoopThread):
             self._loop.close()
 
@@ -118,22 +120,22 @@ class SyncContext:
 
     @property
     def model_info(self) -> ModelInfo:
-        """Facts of the model."""
+        """Facts about the model."""
         return self.awaited.model_info
 
     @property
     def stats(self) -> Stats:
-        """What was done and is held."""
+        """Counters of the work done, and of the cells in use."""
         return self.awaited.stats
 
     @property
     def steps(self) -> list[StepRecord]:
-        """What each of the last steps merged, oldest first."""
+        """Records of the last steps, oldest first."""
         return self.awaited.steps
 
     @property
     def branches(self) -> list[SyncBranch]:
-        """The live branches, oldest first."""
+        """Live branches, oldest first."""
         return [self._made(branch) for branch in self.awaited.branches]
 
     def _made(self, branch: Branch) -> SyncBranch:

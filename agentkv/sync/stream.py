@@ -13,9 +13,9 @@ Out_co = TypeVar("Out_co", covariant=True)
 
 
 class SyncStream(Generic[Out_co]):
-    """A context manager and iterator of `Token`, made by `SyncBranch.stream`; otherwise as `TokenStream`.
+    """A context manager and iterator of `Token`, made by `SyncBranch.stream`; otherwise like `TokenStream`.
 
-    A generation goes on to the end of its buffer while nobody reads.
+    While nobody reads, a generation continues until its buffer is full.
     """
 
     def __init__(self, stream: TokenStream[Out_co], loop: LoopPortal) -> None:
@@ -36,7 +36,7 @@ class SyncStream(Generic[Out_co]):
         return self
 
     def __next__(self) -> Token:
-        """The next token; raises what ended the generation, if it was an error."""
+        """Returns the next token; raises the error that ended the generation, if there is one."""
         batch = self._loop.wait(self.awaited.batch(1))
         if not batch:
             raise StopIteration
@@ -44,5 +44,5 @@ class SyncStream(Generic[Out_co]):
 
     @property
     def generation(self) -> Generation[Out_co]:
-        """What was kept, once the block was left."""
+        """The generation with the tokens that were kept, once the block is left."""
         return self.awaited.generation

@@ -1,4 +1,4 @@
-"""A script as the engine takes it: a constraint that leaves one token each time."""
+"""A script as a constraint for the engine, which allows one token at a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Spell = Callable[[object, Callable[..., str]], str]
 
 
 class Script(ConstraintCompiler):
-    """A Context's grammars, with a reply for each generation: it says the reply, and its grammar must allow that."""
+    """Compiler that gives each generation the next reply of a script, which the generation's grammar must allow."""
 
     def __init__(self, home: ContextCore, script: Sequence[Any] | Callable[[str], Any], spell: Spell) -> None:
         super().__init__(home.compiler.tokenizer, home.compiler.vocab_size)
@@ -34,11 +34,11 @@ class Script(ConstraintCompiler):
 
     @property
     def left(self) -> list[Any]:
-        """The replies that were not asked for."""
+        """Replies that no generation has used."""
         return self._replies[self._begun :]
 
     def of_generation(self, engine: StepEngine, branch: int, description: Description | None) -> PythonConstraint:
-        """The next reply. Raises what a function raises that is to make it, InvalidInput where there is none."""
+        """Constraint to the next reply. Raises InvalidInput where none is left, and errors of a script function."""
         reply = self._reply(engine, branch)
         self._begun += 1
         tokenizer = self._home.chat.tokenizer
@@ -60,7 +60,7 @@ class Script(ConstraintCompiler):
 
 
 class ReplyRule:
-    """One reply, token by token, and the grammar that its generation has besides."""
+    """Rule of one reply, with the grammar that its generation has besides."""
 
     def __init__(self, tokens: Sequence[int], tokenizer: Tokenizer, vocab_size: int, own: Rule | None) -> None:
         self._tokens = list(tokens)
@@ -70,13 +70,13 @@ class ReplyRule:
         self._own = own
 
     def begin(self) -> Matcher:
-        """The state of a generation that begins. Raises ConstraintFailed where its grammar does not allow the reply."""
+        """Makes the matcher of a generation. Raises ConstraintFailed where its grammar does not allow the reply."""
         if self._own is not None:
             self._check(self._own.begin())
         return ReplyState(self._tokens, self._eos, self._vocab_size)
 
     def end(self, state: Matcher) -> None:
-        """A generation is over."""
+        """Does nothing: no state outlives a generation."""
 
     def _check(self, state: Matcher) -> None:
         said = [token for token in self._tokens if token not in self._eos]
@@ -98,39 +98,39 @@ class ReplyRule:
 
 
 class ReplyState:
-    """How much of a reply was said."""
+    """Matcher of a reply, which has the tokens that are left."""
 
     def __init__(self, tokens: Sequence[int], eos: frozenset[int], vocab_size: int) -> None:
         self._tokens = list(tokens)
         self._eos = eos
-        self._nothing = vocab_size  # the bit that says that nothing may come
+        self._nothing = vocab_size  # the bit for "nothing may follow"
 
     def say(self, tokens: list[int]) -> None:
-        """Goes on by tokens that were said."""
+        """Advances by generated tokens."""
         del self._tokens[: len(tokens)]
 
     @property
     def complete(self) -> bool:
-        """Is all of it said?"""
+        """Whether the whole reply was generated."""
         return not self._tokens
 
     def forced(self, most: int) -> list[int]:
-        """What comes next, without the end."""
+        """Up to `most` next tokens of the reply, without end tokens."""
         return [token for token in self._tokens[:most] if token not in self._eos]
 
     def allowed(self, tokens: list[int], parents: list[int]) -> list[int]:
-        """The nodes of a draft that say the same."""
+        """Draft nodes whose path agrees with the reply."""
         return [node for node, place in enumerate(self._places(tokens, parents)) if place is not None]
 
     def fill(self, tokens: list[int], parents: list[int], masks: Masks) -> None:
-        """One bit a row."""
+        """Sets one bit per row: the next token of the reply."""
         for row, place in enumerate([0, *self._places(tokens, parents)]):
             if place is not None:
                 token = self._tokens[place] if place < len(self._tokens) else self._nothing
                 masks[row, token // 32] = 1 << token % 32
 
     def _places(self, tokens: list[int], parents: list[int]) -> list[int | None]:
-        """For each node, how many tokens of the reply are said once it is; None where it says something else."""
+        """For each draft node, the number of reply tokens up to and with it; None where its path differs."""
         places: list[int | None] = []
         for token, parent in zip(tokens, parents, strict=True):
             before = 0 if parent < 0 else places[parent]

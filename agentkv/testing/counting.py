@@ -1,4 +1,4 @@
-"""How many forwards something takes."""
+"""Counts of forwards within a block."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .._context.context import Context
 
 
 class ForwardCount:
-    """Counts from where its block began; afterwards what it came to there."""
+    """Counts since its block began; after the block, the counts at its end."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -23,25 +23,25 @@ class ForwardCount:
 
     @property
     def forwards(self) -> int:
-        """Forwards of the model, of all branches together."""
+        """Number of forwards of the model, for all branches together."""
         self._now()
         return self._end.forwards - self._start.forwards
 
     @property
     def generated(self) -> int:
-        """Tokens that were generated, on all branches together."""
+        """Number of tokens generated, on all branches together."""
         self._now()
         return self._end.generated - self._start.generated
 
     def stop(self) -> None:
-        """The block is over."""
+        """Ends the count."""
         self._now()
         self._over = True
 
 
 @contextmanager
 def count_forwards(context: Context) -> Iterator[ForwardCount]:
-    """`with kv.testing.count_forwards(ctx) as count: ...`; then `count.forwards`."""
+    """Counts the forwards of a block: `with kv.testing.count_forwards(ctx) as count: ...`; then `count.forwards`."""
     count = ForwardCount(context)
     try:
         yield count

@@ -1,4 +1,4 @@
-"""Branches that a piece of code leaves behind."""
+"""Detection of branches that a block leaves open."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from .._context.context import Context
 
 @asynccontextmanager
 async def no_leaks(context: Context) -> AsyncIterator[None]:
-    """`async with kv.testing.no_leaks(ctx): ...` holds its block to leave no branch behind that it made.
+    """Checks that a block leaves no branch open that it made: `async with kv.testing.no_leaks(ctx): ...`.
 
-    Branches that nobody refers to any more are closed by themselves, so they do not count. Where the block raises,
-    nothing is looked at.
+    Branches without a reference are closed by themselves and do not count. A block that raises is not checked.
 
     Raises:
-        AssertionError: names the branches that are still there.
+        AssertionError: there are such branches; the message names them.
     """
     before = {branch.id for branch in context.branches}
     yield

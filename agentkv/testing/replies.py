@@ -1,4 +1,4 @@
-"""Scripted replies: a real Context whose generations say what a test wrote down."""
+"""Scripted replies: a real Context whose generations follow a test's script."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Reply: TypeAlias = str | Call | Sequence[str | Call]
 
 
 def call(name: str, /, **arguments: Any) -> Call:
-    """A call that the model is to make, for `kv.testing.replies`."""
+    """Makes a tool call for a script of `kv.testing.replies`."""
     return Call(name, arguments)
 
 
@@ -36,21 +36,21 @@ def call(name: str, /, **arguments: Any) -> Call:
 async def replies(
     script: Sequence[Reply] | Callable[[str], Reply], model: str | Path | None = None, **options: Any
 ) -> AsyncIterator[Context]:
-    """A Context that says what the script says, in the order in which its generations begin.
+    """Opens a Context whose generations write the script's replies, in the order in which they begin.
 
-    A reply is what one generation says: text, calls of tools (`kv.testing.call`), or both in a list. Text is given as
-    the model would write it, markers that it spells included. Where
-    several branches answer at once their order is not known: give a function, which gets the branch's text so far,
-    control tokens included, and returns the reply. It runs on the thread of the step loop.
+    A reply is the output of one generation: text, calls of tools (`kv.testing.call`), or both in a list. Text is as the
+    model would write it, including markers that it spells out. Where several branches answer at once, their order is
+    not known: pass a function, which gets the branch's text so far, control tokens included, and returns the reply. It
+    runs on the thread of the step loop.
 
     A generation still ends where it must: at max_tokens, at a stop string, at a full context. One whose grammar does
-    not allow the reply (a tool that is not there, an argument that its schema refuses) fails with StepFailed; one that
-    no reply is left for raises InvalidInput.
+    not allow the reply (an unknown tool, an argument that its schema refuses) fails with StepFailed; one for which no
+    reply is left raises InvalidInput.
 
     Args:
         script: the replies, or a function that makes them.
-        model: a model folder; None is the packaged nano.
-        options: as `Context.open` takes them.
+        model: a model folder; None for the packaged nano.
+        options: options of `Context.open`.
 
     Raises:
         InvalidInput: a script that is neither.
@@ -69,7 +69,7 @@ async def replies(
 
 
 def _spelled(reply: object, write: Callable[[str, Sequence[tuple[str, dict[str, Any]]]], str]) -> str:
-    """A reply as the model writes it. Raises InvalidInput."""
+    """Text of a reply as the model would write it. Raises InvalidInput."""
     parts = [reply] if isinstance(reply, str | Call) else reply
     if not isinstance(parts, Sequence) or not all(isinstance(part, str | Call) for part in parts):
         raise InvalidInput(

@@ -1,9 +1,9 @@
-"""Traces: what happened in a Context, recorded to a file that can be looked at and run again.
+"""Traces: recordings of a Context's work in a file that can be viewed and replayed.
 
     async with kv.Context.open("nano") as ctx, agentkv.trace.record(ctx, "run.trace"):
         ...
 
-`agentkv view run.trace` and `agentkv replay run.trace` do the rest. A door: nothing in the core imports it.
+`agentkv view run.trace` and `agentkv replay run.trace` do the rest. Nothing in the core imports this package.
 """
 
 import lazy_loader

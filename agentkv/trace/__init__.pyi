@@ -1,4 +1,4 @@
-"""What `agentkv.trace` offers; `__init__.py` imports each name when it is first asked for."""
+"""Names of `agentkv.trace`; `__init__.py` imports each when it is first used."""
 
 from .otel import spans
 from .recording import Recording, logged, record

@@ -1,4 +1,4 @@
-"""What types alone do not say of a record: files may come from anybody."""
+"""Checks of records beyond their types, as files may come from anybody."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SHARE_BYTES = 24
 
 
 def fault_of(record: AnyRecord) -> str:
-    """What is wrong with a record; "" for nothing."""
+    """Fault of a record; "" for none."""
     branch = getattr(record, "branch", 0)
     if not -1 <= branch < 2**31:
         return f"branch {branch}"

@@ -1,4 +1,4 @@
-"""Conversations in a trace: what they have in common is told once."""
+"""Conversations in a trace; common parts are recorded once."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from .._documents.conversations import SavedConversations, SavedEntry, SavedStat
 from .._types.errors import AgentKVError, TraceError
 from .records import Conversed, ValueRecord
 
-_KEPT = 4096  # values that records may refer to; older ones are told again
+_KEPT = 4096  # values that records may refer to; older ones are recorded again
 
 
 class ConversationTracer:
     """Makes records of conversations.
 
     Args:
-        put: takes the values that records refer to, before these.
+        put: receives the values that records refer to, before the records.
     """
 
     def __init__(self, put: Callable[[ValueRecord], None]) -> None:
         self._put = put
-        self._known: OrderedDict[tuple[str, int], tuple[int, object]] = OrderedDict()  # number, what keeps it alive
+        self._known: OrderedDict[tuple[str, int], tuple[int, object]] = OrderedDict()  # number, object to keep alive
         self._told = 0
 
     def conversed(self, branch: int, conversation: Conversation) -> Conversed:
-        """The record of a branch whose tokens are this conversation now."""
+        """Makes the record of a branch's current conversation."""
         return Conversed(
             now(),
             branch,
@@ -65,12 +65,12 @@ class ConversationTracer:
         return SavedState.of(state, before, self._entry, self._tools).model_dump(mode="json")
 
     def _number(self, kind: str, owner: object, value: Callable[[], object]) -> int:
-        """Of what was told of an object, or is told now."""
+        """Number of an object's value, which is recorded first where it is not known."""
         known = self._known.get((kind, id(owner)))
         if known is not None:
             self._known.move_to_end((kind, id(owner)))
             return known[0]
-        text = json_of(value())  # it may tell others
+        text = json_of(value())  # may record other values
         self._told += 1
         self._known[kind, id(owner)] = self._told, owner
         self._put(ValueRecord(self._told, text))
@@ -80,7 +80,7 @@ class ConversationTracer:
 
 
 def conversation_of(values: Mapping[int, str], state: int) -> Conversation:
-    """The conversation whose state has this number among what was told. Raises TraceError."""
+    """Restores the conversation whose state has this number among the recorded values. Raises TraceError."""
     try:
         numbers = [state]
         while (before := json.loads(values[numbers[-1]])["before"]) is not None:
@@ -109,7 +109,7 @@ def conversation_of(values: Mapping[int, str], state: int) -> Conversation:
 
 
 def json_of(value: Any) -> str:
-    """Its JSON; of what has none, the repr in JSON."""
+    """JSON of a value; for values without JSON, their repr as a JSON string."""
     try:
         return json.dumps(value, default=repr)
     except (ValueError, TypeError, RecursionError):  # keys of other types, say

@@ -1,4 +1,4 @@
-"""An engine that tells what it is asked to do, and what comes of it."""
+"""An engine that records its calls and their results."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _SAMPLING = [name for name in Sampling.model_fields if name != "seed"]
 
 
 class TracedEngine:
-    """A StepEngine over another one. What is not said here, it passes on. Used on the engine's thread.
+    """Wraps a StepEngine and records its verbs, jobs, steps and log changes. Used on the engine's thread.
 
     Args:
-        engine: does what is asked.
-        put: is told of it.
-        grammar_text: of a native constraint; None where it has none.
+        engine: the engine that does the work; attributes that are not defined here are its.
+        put: receives the records.
+        grammar_text: returns the text of a native constraint's grammar; None where it has none.
     """
 
     def __init__(self, engine: StepEngine, put: Put, grammar_text: GrammarText) -> None:
         self.engine = engine
         self.put = put
         self._grammar_text = grammar_text
-        self._branch_of: dict[int, int] = {}  # of jobs that run
+        self._branch_of: dict[int, int] = {}  # of running jobs
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)

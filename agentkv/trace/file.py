@@ -1,4 +1,4 @@
-"""Trace files: frames of records, appended. A frame that a crash cut off is left out by whoever reads.
+"""Trace files: frames of records, appended. Readers leave out a last frame that a crash cut off.
 
 b"agentkv trace\\n"  { uint32 bytes of the payload, uint32 crc32 of it, payload: a msgpack array of records }
 """
@@ -27,8 +27,8 @@ class TraceWriter:
     """Appends frames to a new file.
 
     Raises:
-        InvalidInput: there is something else in its place.
-        TraceError: it cannot be written.
+        InvalidInput: the path exists and is no trace.
+        TraceError: the file cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -43,7 +43,7 @@ class TraceWriter:
         self._write(MAGIC)
 
     def write(self, records: Sequence[AnyRecord]) -> None:
-        """One frame. Raises TraceError: then the file ends with the frame before it."""
+        """Appends one frame. Raises TraceError; the file then ends with the frame before it."""
         payload = self._encoder.encode(records)
         self._write(_FRAME.pack(len(payload), zlib.crc32(payload)) + payload)
 
@@ -63,7 +63,7 @@ class TraceWriter:
 
 
 def is_trace(path: Path) -> bool:
-    """Does the file begin as a trace does? An empty one may become one."""
+    """Returns whether the file begins as a trace does; an empty file counts as one."""
     try:
         with path.open("rb") as file:
             begin = file.read(len(MAGIC))
@@ -73,9 +73,9 @@ def is_trace(path: Path) -> bool:
 
 
 def read_frames(path: Path, progress: Callable[[float], None] | None = None) -> Iterator[list[AnyRecord]]:
-    """The records of each whole frame, the first of which is Began. Ends where a frame is not whole.
+    """Yields the records of each whole frame; the first record is Began. Ends at a frame that is not whole.
 
-    `progress` is called with the part of the file that was read.
+    `progress` is called with the fraction of the file that was read, 0 to 1.
 
     Raises:
         TraceError: the file cannot be read, is no trace, one of another version, or damaged.
@@ -107,7 +107,7 @@ def _frames(path: Path, file: BinaryIO) -> Iterator[list[AnyRecord]]:
         if zlib.crc32(payload) != checksum:
             if file.read(1):
                 raise TraceError(f"{path} is damaged at byte {at}: the checksum is another")
-            return  # the end of a file that a machine's crash left
+            return  # the end of a file after a crash of the machine
         try:
             records = decoder.decode(payload)
         except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""What was done to branches while they generated: by policies that made room, and by those who forked them."""
+"""Interruptions of generations: changes by policies that made room, and forks of a generating branch."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from .records import AnyRecord, Branched, JobBegan, JobEnded, Logged, Verb
 
 
 def nothing() -> array[int]:
-    """No tokens."""
+    """An empty array of tokens."""
     return array("i")
 
 
 @dataclass
 class Interruption:
-    """Attributes:
-    record: what was done.
-    tokens: that a "replace" put into the branch.
-    made: how many tokens the generation had made by then.
+    """A verb on a branch, or a fork of it, during a generation.
+
+    Attributes:
+        record: the verb or the fork.
+        tokens: tokens that a "replace" put into the branch.
+        made: number of tokens that the generation had made by then.
     """
 
     record: Verb | Branched
@@ -29,10 +31,12 @@ class Interruption:
 
 @dataclass
 class Interruptions:
-    """Attributes:
-    of_job: of each generation that ended, in order.
-    inside: places of the records that belong to these generations: they are over once the generation is.
-    tokens: by the place of each other "replace", what it put into the branch.
+    """Interruptions of all generations in a trace.
+
+    Attributes:
+        of_job: interruptions of each generation that ended, in order, by job.
+        inside: indices of the records that belong to these generations: replaying the generation replays them.
+        tokens: by the index of each other "replace", the tokens that it put into the branch.
     """
 
     of_job: dict[int, list[Interruption]] = field(default_factory=dict)
@@ -41,10 +45,10 @@ class Interruptions:
 
 
 class Logs(dict[int, "array[int]"]):
-    """The tokens of each branch, as recorded up to a record."""
+    """Tokens of each branch, as of the last record followed."""
 
     def follow(self, record: AnyRecord) -> None:
-        """One record more."""
+        """Applies the next record."""
         if isinstance(record, Branched):
             for branch in record.branches:
                 self[branch] = array("i", self.get(record.source, ()))
@@ -58,10 +62,10 @@ class Logs(dict[int, "array[int]"]):
 
 @dataclass
 class _Running:
-    """A generation, and how much longer its branch is for what was replaced in it."""
+    """A running generation, and by how many tokens replacements have lengthened its branch (`shift`)."""
 
     job: int
-    began: int  # tokens of the branch
+    began: int  # length of the branch then
     shift: int = 0
     done: list[Interruption] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
@@ -70,11 +74,11 @@ class _Running:
 
 
 def interruptions_of(records: Sequence[AnyRecord]) -> Interruptions:
-    """Reads them from a trace's records. Where they were made is in the tokens of the branch, which follow each."""
+    """Finds the interruptions in a trace's records. The branch's tokens after each one give its position."""
     found, logs = Interruptions(), Logs()
     running: dict[int, _Running] = {}  # by branch
     replaced: dict[int, int] = {}  # places, by branch
-    forked: dict[int, tuple[_Running, Interruption, int]] = {}  # by the first of the new branches; and the shift then
+    forked: dict[int, tuple[_Running, Interruption, int]] = {}  # by the first new branch, with the shift then
     for place, record in enumerate(records):
         logs.follow(record)
         if isinstance(record, JobBegan) and record.kind == "generate":
@@ -87,7 +91,7 @@ def interruptions_of(records: Sequence[AnyRecord]) -> Interruptions:
                     del running[branch]
         elif isinstance(record, Verb) and record.name == "take_back" and record.branch in running:
             job, _, taken = record.numbers
-            # What is logged from now on is what was kept, which may be less than the generation made.
+            # Tokens logged from now on are those that were kept, which may be fewer than the generation made.
             running[record.branch].taken_back |= bool(taken) and job == running[record.branch].job
         elif isinstance(record, Branched) and record.source in running:
             generation = running[record.source]

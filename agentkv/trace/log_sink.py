@@ -1,4 +1,4 @@
-"""Records as structured log events, at debug: for those who read logs anyway."""
+"""Records as structured log events, at level debug."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from .records import AnyRecord, Branched, CallBegan, CallEnded, JobBegan, JobEnd
 
 
 class LogSink:
-    """Says each verb, job, turn and call to the logger "agentkv". Steps are too many to be said."""
+    """Logs each verb, job, turn and call to the logger "agentkv". Steps are too many to log."""
 
     def __init__(self) -> None:
         self._jobs: dict[int, JobBegan] = {}
 
     def take(self, records: Sequence[AnyRecord]) -> None:
-        """See Sink."""
+        """Logs the records, as `Sink.take`."""
         for record in records:
             self._say(record)
 
     def close(self) -> None:
-        """See Sink."""
+        """Does nothing, as `Sink.close`."""
 
     def _say(self, record: AnyRecord) -> None:
         if isinstance(record, Branched):

@@ -1,4 +1,4 @@
-"""Spans by OpenTelemetry's conventions for generative AI (which are in development): turns, generations, calls."""
+"""Spans of turns, generations and calls, by OpenTelemetry's conventions for generative AI (in development)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROVIDER = "agentkv"
 async def spans(
     ctx: Context, tracer_provider: TracerProvider | None = None, *, content: bool = False
 ) -> AsyncIterator[None]:
-    """Tells OpenTelemetry of what happens in the Context, until the block is left.
+    """Reports the work of a Context to OpenTelemetry, until the block is left.
 
     A turn of an agent is a span "invoke_agent", with its generations ("chat", or "text_completion" where a branch has
     no messages) and its calls ("execute_tool") below it. Needs `opentelemetry-api`, and an SDK that exports them.
@@ -31,7 +31,7 @@ async def spans(
     Args:
         ctx: an open Context.
         tracer_provider: None for the global one.
-        content: also tell instructions, arguments and results, which may be private.
+        content: whether to report instructions, arguments and results too, which may be private.
 
     Raises:
         InvalidInput: opentelemetry is not installed.
@@ -46,12 +46,12 @@ async def spans(
 
 
 class SpanSink:
-    """Makes spans of records, as they end.
+    """Makes spans of records, which end as turns, generations and calls do.
 
     Args:
-        tracer: of OpenTelemetry.
-        model: the name that spans say.
-        content: also say what was said.
+        tracer: OpenTelemetry's tracer.
+        model: name of the model in spans.
+        content: whether spans include instructions, arguments and results.
     """
 
     def __init__(self, tracer: Any, model: str, content: bool) -> None:
@@ -66,12 +66,12 @@ class SpanSink:
         self._calls: dict[tuple[int, str], Span] = {}
 
     def take(self, records: Sequence[AnyRecord]) -> None:
-        """See Sink."""
+        """Makes spans of the records, as `Sink.take`."""
         for record in records:
             self._take(record)
 
     def close(self) -> None:
-        """Ends what has not ended."""
+        """Ends the spans that are still open."""
         open_spans = [span for _, span in (*self._jobs.values(), *self._turns.values())]
         for span in (*self._calls.values(), *open_spans):
             span.end()

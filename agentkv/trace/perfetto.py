@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 
 _PROCESS, _STEPS, _CELLS, _BYTES, _BRANCHES = 1, 2, 3, 4, 1000  # tracks
-_CALLS = 1 << 40  # those of calls, behind those of all branches
+_CALLS = 1 << 40  # tracks of calls, after those of all branches
 _SEQUENCE = 1
 
 
 def perfetto_of(path: Path) -> bytes:
-    """The trace as a `.pftrace`, for ui.perfetto.dev and its trace_processor.
+    """Converts a trace to a `.pftrace`, for ui.perfetto.dev and its trace_processor.
 
     Raises:
         TraceError: the file cannot be read, or is no trace.

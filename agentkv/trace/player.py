@@ -1,4 +1,4 @@
-"""Plays a trace: what was recorded of each branch, in its order, with all branches at once."""
+"""Player of traces: runs the records of each branch in order, and branches concurrently."""
 
 from __future__ import annotations
 
@@ -30,18 +30,17 @@ if TYPE_CHECKING:
     from .._context.context import Context
     from .._engine.interface import Finished, StepEngine
 
-_CUT = ("cancelled", "context_full")  # reasons that are none of the model's
-AHEAD = 64  # records that are under way at once
+_CUT = ("cancelled", "context_full")  # finish reasons that do not come from the model
+AHEAD = 64  # records that run concurrently
 Progress = Callable[[int, int], None]
 
 
 class Player:
-    """Plays the records of a story. What happened on one branch happens in that order, branches do not wait for others
-    but where one is made of another.
+    """Plays the records of a story: those of one branch in order, while branches wait only for their sources.
 
     Attributes:
-        branches: those that live, by their numbers in the trace.
-        logs: their tokens, as recorded so far.
+        branches: live branches, by their numbers in the trace.
+        logs: their recorded tokens so far.
     """
 
     def __init__(self, ctx: Context, story: Story, result: Replayed, changes: Any) -> None:
@@ -58,7 +57,7 @@ class Player:
         self._group: anyio.abc.TaskGroup
 
     async def play(self, progress: Progress | None = None) -> None:
-        """All of it."""
+        """Plays all records; `progress` gets the number played and the total."""
         async with FirstErrorGroup() as self._group:
             for index, record in enumerate(self.story.records):
                 if not self.changes.takes(self, index, record):
@@ -75,8 +74,10 @@ class Player:
         *branches: int,
         failed: Callable[[AgentKVError], None] | None = None,
     ) -> None:
-        """Does it once all is done that was asked of these branches before. What cannot be done is left out by name,
-        unless `failed` takes it."""
+        """Schedules work after all earlier work on these branches.
+
+        An AgentKVError goes to `failed`, by default into `result.left_out`.
+        """
         before = [self._last[branch] for branch in branches if branch in self._last]
         done = anyio.Event()
         for branch in branches:
@@ -101,13 +102,13 @@ class Player:
         self.result.left_out.append(f"{type(error).__name__}: {safe_str(error)}")
 
     def follow(self, record: AnyRecord) -> None:
-        """Keeps `logs` as the trace says they are."""
+        """Applies a record to `logs`."""
         self.logs.follow(record)
 
     def _play(self, index: int, record: AnyRecord) -> None:
         self.follow(record)
         if index in self._interruptions.inside:
-            return  # its generation does it
+            return  # replayed by its generation
         if isinstance(record, Branched):
             self.later(lambda: self._branch(record), record.source, *record.branches)
         elif isinstance(record, Logged):
@@ -165,7 +166,7 @@ class Player:
         await core_of(self.ctx).loop.call(lambda engine: engine.set_stream(branch.id, stream, forks))
 
     async def sync(self, number: int, tokens: array[int]) -> None:
-        """The branch has these tokens, whatever it has now."""
+        """Gives the branch these tokens by a rollback and an extend; makes the branch where it is missing."""
         branch = self.branches.get(number)
         if branch is None:
             branch = self.branches[number] = await self.ctx.branch()
@@ -209,7 +210,7 @@ class Player:
         branch = self.branches.get(began.branch)
         if branch is not None and not ended.error:
             await self._run_again(branch, began, ended, inside)
-        while inside:  # of what was not run again, or was interrupted where it ends here
+        while inside:  # of a job that was not replayed, or interruptions at its end
             await self._interrupt(inside.popleft())
 
     async def _interrupt(self, what: Interruption) -> None:
@@ -264,7 +265,7 @@ class Player:
     async def generated(
         self, branch: Branch, how: GenerateParams, max_tokens: int, inside: deque[Interruption] | None = None
     ) -> Finished:
-        """A generation like a recorded one, with what was done inside of it, which it takes out of `inside`."""
+        """Runs a generation like a recorded one, with the interruptions `inside`, which are consumed."""
         from agentkv_runtime.engine import GenerateOptions, Sampling
 
         inside = deque() if inside is None else inside
@@ -293,11 +294,11 @@ class Player:
         return await run_waiting(core_of(self.ctx).loop, job, make_room)
 
     async def run(self, start: Callable[[StepEngine], int]) -> Finished:
-        """A job to its end. Raises what it failed with."""
+        """Runs a job to its end. Raises the error that it failed with."""
         return await core_of(self.ctx).loop.run(Job(start, _finish))
 
     def spelled(self, token: int) -> str:
-        """A token in words."""
+        """Text and id of a token, for messages."""
         return f"{core_of(self.ctx).chat.detokenizer.text_of(token)!r} ({token})"
 
     def _compare_digests(self, began: JobBegan, recorded: bytes, made: bytes) -> None:
@@ -311,7 +312,7 @@ class Player:
             self.differs(began, i, "logits", f"{was[i]:016x}", f"{now[i]:016x}")
 
     def differs(self, began: JobBegan, index: int, what: Any, recorded: str, now: str) -> None:
-        """Here the run is another."""
+        """Adds a difference between the recording and this run."""
         seconds = (began.at - self.story.began.at) / 1e9
         self.result.differences.append(Difference(seconds, began.branch, began.job, index, what, recorded, now))
 

@@ -1,4 +1,4 @@
-"""Collects what happens in a Context, and hands it to sinks on a thread of its own."""
+"""Recorder of a Context's work, which hands records to sinks on its own thread."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
     from .._state.observers import TurnInfo
     from .sinks import Sink
 
-FLUSH_S = 0.05  # records are in the file after so long
+FLUSH_S = 0.05  # seconds until records are in the file
 
 
 class Recorder:
-    """Takes records from the step loop's thread and from the event loop, in the order in which they come.
+    """Collects records from the step loop's thread and from the event loop, in order of arrival.
 
     Attributes:
-        error: what ended a sink; None while all is well.
-        records: so many were taken.
+        error: error that ended a sink; None without one.
+        records: number of records taken.
     """
 
     def __init__(self, ctx: Context, sinks: Sequence[Sink]) -> None:
@@ -51,7 +51,7 @@ class Recorder:
         self._queue: deque[AnyRecord] = deque()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="agentkv-trace", daemon=True)
-        self._turns: dict[TurnInfo, int] = {}  # their numbers
+        self._turns: dict[TurnInfo, int] = {}  # numbers of turns
         self._turn = 0
         self.error: Exception | None = None
         self.records = 0
@@ -60,36 +60,36 @@ class Recorder:
         self.put(_began(ctx))
 
     def start(self) -> None:
-        """From now on sinks get what was put."""
+        """Starts the thread, which hands records to the sinks."""
         self._thread.start()
 
     @property
     def ended(self) -> bool:
-        """Was it ended?"""
+        """Whether `end` was called."""
         return self._stop.is_set()
 
     def end(self) -> None:
-        """There is nothing more; sinks soon have all of it. Idempotent."""
+        """Ends the recording; the thread hands the rest to the sinks. Idempotent."""
         if not self.ended:
             self.put(Ended(now()))
             self._stop.set()
 
     def join(self) -> None:
-        """Waits until they have."""
+        """Waits until the sinks have all records."""
         self._thread.join()
 
     def converse(self, branch: int, conversation: Conversation) -> None:
-        """See Observer."""
+        """Records a branch's conversation, as `Observer.converse`."""
         self.put(self._teller.conversed(branch, conversation))
 
     def turn_began(self, turn: TurnInfo) -> None:
-        """See Observer."""
+        """Records the begin of a turn, as `Observer.turn_began`."""
         self._turn += 1
         self._turns[turn] = self._turn
         self.put(TurnBegan(now(), self._turn, turn.branch, _text(turn.instructions), list(turn.tools)))
 
     def turn_told(self, turn: TurnInfo, event: object) -> None:
-        """See Observer."""
+        """Records an event of a turn, as `Observer.turn_told`."""
         number, branch = self._turns.get(turn, -1), turn.branch
         if isinstance(event, CallStarted):
             call = event.call
@@ -107,7 +107,7 @@ class Recorder:
             self.put(Noted(now(), branch, "approval asked", _text(event.call.name)))
 
     def turn_ended(self, turn: TurnInfo, rounds: int, error: BaseException | None) -> None:
-        """See Observer."""
+        """Records the end of a turn, as `Observer.turn_ended`."""
         number = self._turns.pop(turn, -1)
         why = "" if error is None else _text(f"{type(error).__name__}: {safe_str(error)}")
         self.put(TurnEnded(now(), number, why, rounds))
@@ -129,7 +129,7 @@ class Recorder:
         for sink in [*self._sinks]:
             try:
                 sink.take(records)
-            except Exception as error:  # what is recorded goes on without
+            except Exception as error:  # the Context works on without this sink
                 self.error = error
                 self._sinks.remove(sink)
                 log.error("recording ends early", reason=safe_str(error))
@@ -164,5 +164,5 @@ def _began(ctx: Context) -> Began:
 
 
 def _text(text: str) -> str:
-    """What UTF-8 can say of it."""
+    """The text with lone surrogates replaced by `?`, as UTF-8 cannot encode them."""
     return text.encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""Recording what happens in a Context, from here on to the end of a block."""
+"""Recording of a Context's work during a block."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Recording:
-    """What is being recorded. Made by `record`."""
+    """A recording in progress. Made by `record`."""
 
     def __init__(self, recorder: Recorder, path: Path | None) -> None:
         self._recorder = recorder
@@ -38,16 +38,16 @@ class Recording:
 
     @property
     def error(self) -> Exception | None:
-        """What ended the recording early, such as a full disk: what it recorded goes on without. None else."""
+        """Error that ended the recording early, such as a full disk, without an effect on the Context; None without."""
         return self._recorder.error
 
     @property
     def records(self) -> int:
-        """Records that were taken so far."""
+        """Number of records taken so far."""
         return self._recorder.records
 
     def note(self, text: str, branch: Branch | None = None) -> None:
-        """A line of your own in the trace, at this moment, on a branch if there is one that it concerns."""
+        """Adds a line of text to the trace, at this moment, on a branch if one is given. Raises InvalidInput."""
         if not isinstance(text, str):
             raise InvalidInput(f"text is {preview(text)}, but it must be a str")
         where = -1 if branch is None else branch.id
@@ -61,18 +61,18 @@ async def record(ctx: Context, path: str | Path) -> AsyncIterator[Recording]:
         async with kv.Context.open("nano") as ctx, trace.record(ctx, "run.trace"):
             ...
 
-    `agentkv view run.trace` shows it, `agentkv replay run.trace` runs it again. Whatever ends the process, the file is
-    readable up to its last whole frame (20 a second). What the branches hold, prompts and results of tools included, is
-    in it in clear.
+    `agentkv view run.trace` shows the trace, `agentkv replay run.trace` replays it. After a crash of the process the
+    file is readable up to its last whole frame (20 a second). It has the branches' content in clear, prompts and
+    results of tools included.
 
     Args:
         ctx: an open Context.
-        path: of the file; a trace that is there is written over.
+        path: path of the file; an existing trace is overwritten.
 
     Raises:
-        InvalidInput: there is something else at `path`.
-        TraceError: the file cannot be written. Where that happens later, a full disk say, the recording ends there,
-            `Recording.error` says so, and nothing else is disturbed.
+        InvalidInput: `path` exists and is no trace.
+        TraceError: the file cannot be written. Where that happens later, for example on a full disk, the recording
+            ends, `Recording.error` has the error, and nothing else is disturbed.
     """
     where = checked_path(path, "path")
     sink = FileSink(where, core_of(ctx).chat.detokenizer.bytes_of)
@@ -82,7 +82,7 @@ async def record(ctx: Context, path: str | Path) -> AsyncIterator[Recording]:
 
 @asynccontextmanager
 async def recorded(ctx: Context, sinks: Sequence[Sink]) -> AsyncIterator[Recorder]:
-    """Hands all that happens in the block to these sinks."""
+    """Records the Context's work to these sinks, until the block is left."""
     core = core_of(ctx)
     loop = core.loop
     try:
@@ -108,7 +108,7 @@ async def recorded(ctx: Context, sinks: Sequence[Sink]) -> AsyncIterator[Recorde
         core.observers.remove(recorder)
         if not recorder.ended:
             with anyio.CancelScope(shield=True):
-                with suppress(ContextClosed):  # it was left first
+                with suppress(ContextClosed):  # the Context was closed first
                     await loop.run(DetachTracer(tap))
                 recorder.end()
                 await to_thread.run_sync(recorder.join)
@@ -116,13 +116,13 @@ async def recorded(ctx: Context, sinks: Sequence[Sink]) -> AsyncIterator[Recorde
 
 @asynccontextmanager
 async def logged(ctx: Context) -> AsyncIterator[None]:
-    """Says every verb, job, turn and call in the Context to the logger "agentkv" at debug, until the block is left."""
+    """Logs every verb, job, turn and call in the Context to the logger "agentkv" at debug, until the block is left."""
     async with recorded(ctx, [LogSink()]):
         yield
 
 
 class AttachTracer(EngineVerb[None]):
-    """From here on the recorder is told; first, of the branches that are there."""
+    """Command that records the live branches and wraps the engine by a TracedEngine."""
 
     __slots__ = ("_recorder", "_text_of", "traced")
 
@@ -137,21 +137,21 @@ class AttachTracer(EngineVerb[None]):
         for branch in engine.live():
             put(Branched(now(), "found", -1, [branch], [engine.rng_stream(branch)]))
             for first, last in engine.forgotten(branch):
-                put(Verb(now(), "forgotten", branch, [first, last, last, 0]))  # at the latest: it does not say when
+                put(Verb(now(), "forgotten", branch, [first, last, last, 0]))  # the engine does not know when
             put(Logged(now(), branch, 0, engine.tokens(branch).tobytes()))
         engine.set_digests(True)
         self.traced = TracedEngine(engine, put, self._text_of)
         worker.engine = cast("StepEngine", self.traced)
 
     def remove(self, worker: Worker) -> None:
-        """It is told nothing any more."""
+        """Unwraps the engine again; turns digests off after the last tracer."""
         worker.engine = _without(worker.engine, self.traced)
         if not isinstance(worker.engine, TracedEngine):
             worker.engine.set_digests(False)
 
 
 class DetachTracer(EngineVerb[None]):
-    """Ends what a tap began."""
+    """Command that removes an AttachTracer's tracer from the engine."""
 
     __slots__ = ("_tap",)
 

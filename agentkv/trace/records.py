@@ -1,7 +1,7 @@
-"""What a trace file consists of: records, in the order in which things happened.
+"""Records of a trace file, in the order of events.
 
-Times (`at`) are nanoseconds on one clock, which Began tells the time of; durations are nanoseconds. Tokens are int32,
-in bytes.
+Times (`at`) are nanoseconds on one clock, which Began relates to the time of day; durations are nanoseconds. Tokens are
+int32, in bytes.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ VERSION = 1
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Base of all records. Fields may be added at the end, with defaults; what they mean stays."""
+    """Base of all records. Fields may be added at the end, with defaults; meanings never change."""
 
 
 class Began(Record, tag=1, frozen=True):
-    """The first record: what is recorded, and on what.
+    """The first record: model and machine of the recording.
 
     Attributes:
-        at: when, on the clock of all records.
-        version: of this format.
-        unix_ns: when, in nanoseconds since 1970.
-        agentkv: the version that wrote it.
-        isa: the instruction set of the kernels.
+        at: begin of the recording, on the clock of all records.
+        version: version of this format.
+        unix_ns: begin of the recording, in nanoseconds since 1970.
+        agentkv: version of agentkv that wrote the file.
+        isa: instruction set of the kernels.
         model: fields of ModelInfo.
-        options: how the Context was opened, to open it again.
+        options: options of `Context.open`, for a replay.
     """
 
     at: int
@@ -43,7 +43,7 @@ class Stepped(Record, tag=2, frozen=True):
     """A step that ran a forward.
 
     Attributes:
-        shares: what each branch had in it, as StepReport says it; None where that is as in the step before.
+        shares: each branch's share of the step, as in StepReport; None where it equals that of the step before.
     """
 
     at: int
@@ -55,7 +55,7 @@ class Stepped(Record, tag=2, frozen=True):
 
 
 class CacheLevel(Record, tag=3, frozen=True):
-    """What the cache holds, every now and then: cells and bytes."""
+    """Cells and bytes in the cache, sampled about 20 times a second while there are records."""
 
     at: int
     branches: int
@@ -71,11 +71,11 @@ class Branched(Record, tag=4, frozen=True):
     """New branches.
 
     Attributes:
-        how: "create", "fork", "copy" (for the step loop's own use), "restore" (of a file), or "found": it was there
-            when the recording began.
-        source: the branch that they have their history from; -1 for none.
-        streams: of each, that of its random numbers.
-        reused: tokens of a prompt that the cache had already.
+        how: "create", "fork", "copy" (for the step loop's own use), "restore" (from a file), or "found" (live when the
+            recording began).
+        source: branch whose history they begin with; -1 for none.
+        streams: number of each branch's random stream.
+        reused: number of prompt tokens that were cached already.
     """
 
     at: int
@@ -87,9 +87,12 @@ class Branched(Record, tag=4, frozen=True):
 
 
 class Verb(Record, tag=5, frozen=True):
-    """A verb on a branch that makes none: "rollback", "adopt", "close", "forget", "replace", "uncache", "set_stream",
-    "set_aside", "bring_back", "save", "cancel" (of a job), "take_back", "compact"; with its numbers. "forgotten" is no
-    verb: positions that a restored branch had forgotten, and at what length."""
+    """A verb that makes no branch, with its numeric arguments.
+
+    Names: "rollback", "adopt", "close", "forget", "replace", "uncache", "set_stream", "set_aside", "bring_back",
+    "save", "cancel" (of a job), "take_back", "compact". "forgotten" is no verb: positions that a restored or found
+    branch had forgotten, and at what length.
+    """
 
     at: int
     name: str
@@ -98,8 +101,10 @@ class Verb(Record, tag=5, frozen=True):
 
 
 class Logged(Record, tag=6, frozen=True):
-    """A branch has other tokens: the first `kept` stay, then come `added`. One that has just begun, or adopted another,
-    begins with those of its source."""
+    """A change of a branch's tokens: the first `kept` stay, then `added` follow.
+
+    A branch that is new, or has adopted another, begins with the tokens of its source.
+    """
 
     at: int
     branch: int
@@ -108,14 +113,14 @@ class Logged(Record, tag=6, frozen=True):
 
 
 class GenerateParams(Record, frozen=True):
-    """How a generation draws, and what ends it.
+    """Options of a generation.
 
     Attributes:
-        grammar: text of the grammar that the output keeps to; "" where there is none, None where it has no text (a
-            constraint written in Python).
-        drafts: does a strategy draft for it?
-        made, output_made: so many tokens at the end of the branch were of it already, as penalties count them, and of
-            its output.
+        grammar: text of the grammar of the output; "" for none, None for a constraint without text (written in Python).
+        drafts: whether a strategy drafts tokens.
+        streamed: whether tokens are reported as they come.
+        made, output_made: numbers of tokens at the end of the branch that were of this generation (for penalties), and
+            of its output, already.
     """
 
     max_tokens: int
@@ -130,11 +135,12 @@ class GenerateParams(Record, frozen=True):
 
 
 class JobBegan(Record, tag=7, frozen=True):
-    """Work that takes steps: "extend", "generate", "logits", "select".
+    """Begin of a job, which takes steps: "extend", "generate", "logits" or "select".
 
     Attributes:
-        tokens: that an extend is to feed.
-        choices: of a select, the tokens of each.
+        tokens: number of tokens of an extend.
+        how: options of a generation.
+        choices: tokens of each choice of a select.
     """
 
     at: int
@@ -147,17 +153,18 @@ class JobBegan(Record, tag=7, frozen=True):
 
 
 class JobEnded(Record, tag=8, frozen=True):
-    """Its end.
+    """End of a job.
 
     Attributes:
         reason: finish reason of a generation, or "cancelled"; "" for none.
-        error: what it failed with; "" for nothing.
-        tokens: of a generation, those that it made.
-        digests: of a generation, uint64 per token: of the row of logits that it was drawn from. Of "logits", of that.
-        scores: of a select.
-        output_began: of a generation under a grammar, where in the branch its output begins: before it, where it went
-            on with one that was cut; -1 without.
-        first_token: nanoseconds from the job's begin to the first token; 0 where none came.
+        error: type and message of the error that the job failed with; "" for none.
+        tokens: tokens that a generation made.
+        digests: uint64 per token of a generation: digest of the row of logits that it was sampled from; for "logits",
+            of that row.
+        first_token: nanoseconds from the job's begin to the first token; 0 without one.
+        scores: scores of a select.
+        output_began: position where the output of a generation under a grammar begins: before the generation, where
+            that continues an output; -1 without a grammar.
     """
 
     at: int
@@ -172,21 +179,21 @@ class JobEnded(Record, tag=8, frozen=True):
 
 
 class ValueRecord(Record, tag=17, frozen=True):
-    """A value that others refer to by its number: a message, tools, the state of a conversation; JSON."""
+    """JSON of a value that other records refer to by its number: a message, tools, the state of a conversation."""
 
     number: int
     json: str
 
 
 class Conversed(Record, tag=9, frozen=True):
-    """The tokens of a branch are these messages.
+    """Messages that the tokens of a branch are.
 
     Attributes:
-        messages: of each (number of the value, first token, end, whether it is the model's own).
-        tools: number of the definitions that the model was told of; -1 for none.
+        messages: for each (number of the value, first token, end, whether the model wrote it).
+        tools: number of the tool definitions in the prompt; -1 for none.
         template: variables of the chat template; JSON.
-        opened: is it the assistant's turn?
-        state: number of all that is known of the conversation, to go on from there.
+        opened: whether it is the assistant's turn.
+        state: number of the conversation's full state, to continue from.
     """
 
     at: int
@@ -199,7 +206,7 @@ class Conversed(Record, tag=9, frozen=True):
 
 
 class TurnBegan(Record, tag=10, frozen=True):
-    """An agent's turn on a branch."""
+    """Begin of an agent's turn on a branch."""
 
     at: int
     turn: int
@@ -209,10 +216,10 @@ class TurnBegan(Record, tag=10, frozen=True):
 
 
 class TurnEnded(Record, tag=11, frozen=True):
-    """Its end.
+    """End of an agent's turn.
 
     Attributes:
-        error: what ended it early; "" for nothing.
+        error: error that ended the turn early; "" for none.
     """
 
     at: int
@@ -222,10 +229,10 @@ class TurnEnded(Record, tag=11, frozen=True):
 
 
 class CallBegan(Record, tag=12, frozen=True):
-    """A call of a tool.
+    """Begin of a tool call.
 
     Attributes:
-        call: its name within the branch's conversation, such as "call_1".
+        call: id of the call within the branch's conversation, such as "call_1".
         arguments: JSON.
     """
 
@@ -237,11 +244,11 @@ class CallBegan(Record, tag=12, frozen=True):
 
 
 class CallEnded(Record, tag=13, frozen=True):
-    """Its end.
+    """End of a tool call.
 
     Attributes:
-        status: as of kv.CallRecord.
-        content: what the model reads.
+        status: status as in kv.CallRecord.
+        content: text of the result that the model reads.
     """
 
     at: int
@@ -255,7 +262,7 @@ class CallEnded(Record, tag=13, frozen=True):
 
 
 class Noted(Record, tag=14, frozen=True):
-    """Something else that happened: "retried", "rolled back", "approval asked", "waits for room", "note" ..."""
+    """Another event: "retried", "rolled back", "approval asked", "waits for room", "note" ..."""
 
     at: int
     branch: int
@@ -264,14 +271,14 @@ class Noted(Record, tag=14, frozen=True):
 
 
 class Spelled(Record, tag=15, frozen=True):
-    """What tokens spell, before they occur."""
+    """Bytes of tokens, before these occur in other records."""
 
     tokens: bytes
     pieces: list[bytes]
 
 
 class Ended(Record, tag=16, frozen=True):
-    """The recording was ended, not broken off."""
+    """The last record of a recording that was not broken off."""
 
     at: int
 

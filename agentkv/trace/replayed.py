@@ -1,4 +1,4 @@
-"""What became of running a trace again."""
+"""Results of replaying a trace."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where a run differs from what was recorded.
+    """A difference between a replay and its recording.
 
     Attributes:
-        seconds: when it happened, since the recording began.
-        branch: on which branch, by its number in the trace.
-        job: in which job of the trace.
-        index: at which token of a generation; -1 where it is the whole.
-        what: "token", "logits" (the row that it was drawn from; the token is the same), "end" (the finish reason), or
-            "scores".
-        recorded, now: both, in words.
+        seconds: time of the job's begin, in seconds since the recording began.
+        branch: number of the branch in the trace.
+        job: number of the job in the trace.
+        index: index of the token in its generation; -1 for the whole.
+        what: "token", "logits" (the row that a token was sampled from; the token is the same), "end" (the finish
+            reason), or "scores".
+        recorded, now: both values, as text.
     """
 
     seconds: float
@@ -35,13 +35,13 @@ class Difference:
 
 @dataclass(slots=True)
 class Changed:
-    """A branch that went on from another result.
+    """A branch that continued from a changed result.
 
     Attributes:
         branch: its number in the trace.
-        recorded: what it said and heard from there on, as recorded.
-        now: the same, in this run.
-        stopped: why it went no further; "" where it went to its end.
+        recorded: recorded text from the change on.
+        now: text of this run from the change on.
+        stopped: reason why the branch stopped early; "" where it reached its end.
     """
 
     branch: int
@@ -52,14 +52,14 @@ class Changed:
 
 @dataclass(slots=True)
 class Replayed:
-    """A run of a trace, and how it compares.
+    """A replay of a trace, and its comparison with the recording.
 
     Attributes:
         compares: "digests" of logits, which must be equal to the bit, or "tokens" alone.
-        why: why only tokens.
-        generations, tokens, digests: so many were compared.
-        differences: in the order in which they were recorded. After each, its branch goes on as it was recorded.
-        left_out: what could not be run again, and why.
+        why: reason for comparing only tokens; "" otherwise.
+        generations, tokens, digests: numbers of those compared.
+        differences: differences by recorded time. After each, its branch continues as recorded.
+        left_out: parts that could not be replayed, with reasons.
         changed: branches that a changed result reached.
     """
 
@@ -74,5 +74,5 @@ class Replayed:
 
     @property
     def same(self) -> bool:
-        """Is all that was compared as it was recorded?"""
+        """Whether everything that was compared equals the recording."""
         return not self.differences

@@ -1,4 +1,4 @@
-"""Running a trace again, and comparing it with what was recorded."""
+"""Replay of traces, and comparison with the recording."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ async def replay(
     what_if: Sequence[tuple[str, str]] = (),
     progress: Progress | None = None,
 ) -> Replayed:
-    """Runs a trace again, and says where it differs from what was recorded.
+    """Replays a trace, and reports differences from the recording.
 
     Prompts, results of tools and random seeds are the trace's; every generation runs anew. Where the model, the kind of
-    cache and the instruction set are the recorded ones, the digest of each row of logits that a token was drawn from
+    cache and the instruction set are the recorded ones, the digest of each row of logits that a token was sampled from
     must be the same; elsewhere tokens are compared.
 
     Args:
-        path: of the trace.
-        model: a folder, where it is not where it was.
-        what_if: other results of calls, as (call, result): the branches that read them, and those that were forked from
-            these since, go on from there as the model now says, with results of the trace for the calls that it makes.
-        progress: called with the records that are done and all of them.
+        path: path of the trace.
+        model: folder of the model, where it is not the recorded one.
+        what_if: changed results of calls, as (call, result): branches that read them, and later forks of these,
+            continue with new generations, and with the trace's results for the calls that these make.
+        progress: called with the number of records done and the total.
 
     Raises:
         TraceError: the file is no trace, or damaged.

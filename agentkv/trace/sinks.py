@@ -1,4 +1,4 @@
-"""Where records go: a file, and what else wants them."""
+"""Sinks of records: the interface, and the trace file."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ MOST_RECORDS = 4096  # of a frame
 
 
 class Sink(Protocol):
-    """Takes records in their order, on the recorder's thread."""
+    """Receives records in order, on the recorder's thread."""
 
     def take(self, records: Sequence[AnyRecord]) -> None:
-        """The next ones. What it raises ends the sink, and nothing else."""
+        """Receives the next records. An exception ends this sink, and nothing else."""
 
     def close(self) -> None:
-        """There are no more. Idempotent."""
+        """Ends the sink after the last record. Idempotent."""
 
 
 class FileSink:
-    """Writes a trace file. What is in the file already is not written again: the tokens of a fork, the spelling of a
-    token, what every branch has in step after step.
+    """Writes a trace file, without repeating what it has already.
+
+    Not repeated are the tokens of a fork, the bytes of a token, and equal shares of successive steps.
 
     Args:
-        path: of the file.
-        piece: what a token spells.
+        path: path of the file.
+        piece: returns the bytes of a token.
     """
 
     def __init__(self, path: Path, piece: Callable[[int], bytes]) -> None:
@@ -41,7 +42,7 @@ class FileSink:
         self._shares: bytes | None = None
 
     def take(self, records: Sequence[AnyRecord]) -> None:
-        """See Sink."""
+        """Writes the records, in frames of at most 4096, as `Sink.take`."""
         frame: list[AnyRecord] = []
         for record in records:
             if isinstance(record, Stepped):
@@ -61,7 +62,7 @@ class FileSink:
             self._writer.write(frame)
 
     def close(self) -> None:
-        """See Sink."""
+        """Closes the file, as `Sink.close`."""
         self._writer.close()
 
     def _stepped(self, step: Stepped) -> Stepped:
@@ -80,7 +81,7 @@ class FileSink:
             self._logs.pop(record.branch, None)
 
     def _logged(self, record: Logged) -> Logged:
-        """The same change, told from what the file says of the branch."""
+        """The same change, relative to the branch's tokens in the file."""
         log = self._logs.setdefault(record.branch, array("i"))
         given = array("i")
         given.frombytes(record.added)

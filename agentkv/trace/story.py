@@ -1,4 +1,4 @@
-"""A trace as one reads it to run it again: its records in order, and what they refer to."""
+"""A trace in memory for a replay: its records in order, and the values that they refer to."""
 
 from __future__ import annotations
 
@@ -29,15 +29,17 @@ from .records import (
 
 @dataclass
 class Story:
-    """Attributes:
-    began: what was recorded.
-    records: in order, without those of steps.
-    ends: of jobs, by their numbers.
-    values: what other records refer to, as JSON.
-    prompts: of branches that were made anew, what they first held.
-    forgotten: of these, (first, last, length, for room) of what they had forgotten then.
-    turns, calls, results: of agents.
-    complete: was the recording ended, not broken off?
+    """The records of a trace, with indices.
+
+    Attributes:
+        began: the first record.
+        records: all others in order, without those of steps, cache levels, spellings and values.
+        ends: ends of jobs, by job.
+        values: JSON of values that records refer to, by number.
+        prompts: first tokens of branches without a source, int32 bytes, by branch.
+        forgotten: ranges that restored or found branches had forgotten, as (first, last, length, for room), by branch.
+        turns, calls, results: turns by number, begins of calls by (turn, call), and ends of calls in order.
+        complete: whether the recording was ended, not broken off.
     """
 
     began: Began
@@ -52,21 +54,21 @@ class Story:
     complete: bool = False
 
     def value(self, number: int) -> Any:
-        """What was told under a number. Raises TraceError."""
+        """The value with this number. Raises TraceError."""
         try:
             return json.loads(self.values[number])
         except (LookupError, ValueError) as error:
             raise TraceError(f"the trace is damaged: it refers to value {number}, which it does not tell") from error
 
     def arguments(self, result: CallEnded) -> str:
-        """Of the call that a result is of, as `known_call` compares them."""
+        """Canonical arguments of the call of a result; "" where its begin was not recorded."""
         call = self.calls.get((result.turn, result.call))
         return canonical(call.arguments) if call else ""
 
     def call(self, name: str) -> CallEnded:
-        """The call that a user means by "TURN:CALL", or by "CALL" where there is one of that name alone.
+        """The result of the call "TURN:CALL", or "CALL" where only one turn has such a call.
 
-        Raises InvalidInput, with the calls that there are.
+        Raises InvalidInput, which lists the calls.
         """
         turn, _, call = name.rpartition(":")
         found = [each for each in self.results if each.call == call and turn in ("", str(each.turn))]
@@ -83,11 +85,11 @@ class Story:
 def read_story(path: Path) -> Story:
     """Reads a trace. Raises TraceError."""
     story: Story | None = None
-    fresh: set[int] = set()  # branches that have held nothing so far
+    fresh: set[int] = set()  # branches without tokens so far
     for frame in read_frames(path):
         for record in frame:
             if story is None:
-                assert isinstance(record, Began)  # read_frames says so
+                assert isinstance(record, Began)  # read_frames checks it
                 story = Story(record)
             elif not isinstance(record, Stepped | CacheLevel | Spelled):
                 _add(story, record, fresh)
@@ -96,7 +98,7 @@ def read_story(path: Path) -> Story:
 
 
 def canonical(arguments: str) -> str:
-    """Arguments in one spelling."""
+    """JSON arguments with sorted keys, for comparison; other text unchanged."""
     try:
         return json.dumps(json.loads(arguments), sort_keys=True, ensure_ascii=False)
     except ValueError:

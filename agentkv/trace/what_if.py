@@ -1,4 +1,4 @@
-"""Another result of a call, and what follows from it: the rest of a replay stays as it was recorded."""
+"""Replays with changed results of calls: branches that read one run anew, the others stay as recorded."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ MOST_ROUNDS = 16  # of calls, in a turn that goes another way
 
 
 class WhatIf:
-    """Takes the records of branches that a changed result has reached away from a replay, and plays them its own way.
+    """Plays the branches that a changed result has reached, in place of the replay's player.
 
     Args:
-        story: what was recorded.
-        given: (call, result) pairs.
-        result: where changed branches are noted.
+        story: the recording.
+        given: pairs (call, changed result).
+        result: receives the changed branches.
 
     Raises:
         InvalidInput: there is no such call, or no branch has read its result.
@@ -39,7 +39,7 @@ class WhatIf:
         self._story = story
         self._result = result
         self._results = {(each.name, story.arguments(each)): each.content for each in story.results}
-        self._changes: dict[int, int] = {}  # places of the records that bring results: of that which says of what
+        self._changes: dict[int, int] = {}  # by the index of the Logged record with a result: index of its Conversed
         self._override: dict[tuple[int, str], str] = {}
         for name, content in given:
             call = story.call(name)
@@ -50,7 +50,7 @@ class WhatIf:
         self._changed: dict[int, ChangedBranch] = {}
 
     def _entered(self, call: CallEnded) -> tuple[int, int]:
-        """Where the tokens of its result enter the branch, and where the trace says which messages these are."""
+        """Indices of the records in which the result's tokens enter the branch, and in which they become messages."""
         records, branch = self._story.records, self._story.turns[call.turn].branch
         began = next(i for i, record in enumerate(records) if record is call)
         logged = -1
@@ -65,7 +65,7 @@ class WhatIf:
         raise InvalidInput(f"no branch has read the result of {call.turn}:{call.call}: its turn ended before that")
 
     def takes(self, player: Player, index: int, record: AnyRecord) -> bool:
-        """Is a record of a changed branch, and no affair of the replay's?"""
+        """Handles a record with a changed result or of a changed branch. Returns False to leave it to the player."""
         if index in self._changes:
             said = self._story.records[self._changes[index]]
             assert isinstance(said, Conversed)
@@ -88,7 +88,7 @@ class WhatIf:
         return True
 
     async def end(self, player: Player) -> None:
-        """Notes what became of the changed branches that are left."""
+        """Adds the changed branches that are left to the result."""
         for way in [*self._changed.values()]:
             self._note(player, way)
 
@@ -130,7 +130,7 @@ class WhatIf:
         )
 
     async def _turn(self, player: Player, way: ChangedBranch, branch: Branch, how: GenerateParams | None) -> None:
-        """Messages of the model, and results for its calls, to the answer."""
+        """Generates messages, and answers their calls by results of the trace, until a message makes no call."""
         for _ in range(MOST_ROUNDS):
             if how is None or way.note.stopped:
                 return
@@ -159,7 +159,7 @@ class WhatIf:
         return results
 
     def _go_on(self, player: Player, way: ChangedBranch, index: int, record: AnyRecord) -> None:
-        """What was recorded of a changed branch after its change: what it was given, not what it said."""
+        """Replays the recorded inputs of a changed branch after its change, and generates its outputs anew."""
         if isinstance(record, Conversed):
             conversation = conversation_of(self._story.values, record.state)
             given = [
@@ -204,7 +204,7 @@ class WhatIf:
     def _adopt(self, player: Player, record: Verb) -> bool:
         source, target = self._changed.get(record.numbers[0]), self._changed.get(record.branch)
         if source is None:
-            if target is not None:  # it takes over what is as recorded
+            if target is not None:  # the source is as recorded, so the branch is again
                 self._leave(player, target)
             return False
         player.follow(record)
@@ -254,16 +254,16 @@ class WhatIf:
 
 
 class ChangedBranch:
-    """Of one changed branch: from where on it differs, in the trace and in this run, and what it does."""
+    """A changed branch: the lengths from which it differs, in the trace and in this run, and its state."""
 
     def __init__(self, number: int, recorded_from: int, *, in_turn: bool) -> None:
         self.number = number
         self.recorded_from = recorded_from
         self.live_from = 0
-        self.in_turn = in_turn  # it runs to its end by itself, whatever messages the recorded turn had
+        self.in_turn = in_turn  # such a turn runs to its own end, independent of the recorded messages
         self.recorded: array[int] | None = None
         self.note = Changed(number)
 
     def stop(self, error: AgentKVError) -> None:
-        """It cannot go on."""
+        """Stops the branch with an error."""
         self.note.stopped = f"{type(error).__name__}: {safe_str(error)}"

@@ -1,1 +1,1 @@
-"""A trace as a page: `columns` reads it, `page` writes it, `assets` are what the browser runs."""
+"""A trace as a page: `columns` reads it, `page` writes it, `assets` are the browser's scripts and styles."""

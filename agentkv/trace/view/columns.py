@@ -1,4 +1,4 @@
-"""A trace in columns: numbers that a browser can draw from, and little else in memory."""
+"""A trace as columns of numbers that a browser can draw, compact in memory."""
 
 from __future__ import annotations
 
@@ -85,12 +85,13 @@ _COLUMNS = {
 
 
 class Columns:
-    """What a page shows.
+    """Data of a page.
 
     Attributes:
-        arrays: by name.
-        pieces: what tokens spell, one after another.
-        facts: the rest, as JSON takes it.
+        arrays: columns of numbers, by name.
+        pieces: concatenated bytes of tokens.
+        strings: numbers of strings that columns refer to.
+        facts: all other data, JSON-compatible.
     """
 
     def __init__(self) -> None:
@@ -104,13 +105,13 @@ class Columns:
         self._began = 0
         self._shares: dict[bytes, int] = {}
         self._last = b""
-        self._jobs: dict[int, int] = {}  # rows of those that run
+        self._jobs: dict[int, int] = {}  # rows of running jobs
         self._made: set[int] = set()  # branches whose generation has just ended
         self._turns: dict[int, dict[str, Any]] = {}
         self._calls: dict[tuple[int, str], dict[str, Any]] = {}
 
     def row(self, table: str, **values: float) -> None:
-        """One row of a table."""
+        """Appends one row to a table."""
         for name, value in values.items():
             self.arrays[f"{table}_{name}"].append(value)
 
@@ -122,7 +123,7 @@ class Columns:
 
     @singledispatchmethod
     def add(self, record: AnyRecord) -> None:
-        """Takes in the next record."""
+        """Adds the next record."""
         at = getattr(record, "at", None)
         if at is not None:
             self.facts["end"] = max(self.facts["end"], self._ms(at))
@@ -152,7 +153,7 @@ class Columns:
         self.facts["end"] = max(self.facts["end"], self._ms(record.at + record.took))
 
     def _share(self, shares: np.ndarray[Any, Any]) -> int:
-        """Which of the different ones it is."""
+        """Number of these shares among the distinct ones; adds new ones."""
         number = self._shares.get(self._last)
         if number is None:
             number = self._shares[self._last] = len(self._shares)
@@ -286,7 +287,7 @@ class Columns:
 
 
 def read_columns(path: Path, progress: Callable[[float], None] | None = None) -> Columns:
-    """Reads a trace. `progress` is called with the part that is read, 0 to 1. Raises TraceError."""
+    """Reads a trace. `progress` is called with the fraction read, 0 to 1. Raises TraceError."""
     columns = Columns()
     for frame in read_frames(path, progress):
         for record in frame:

@@ -16,11 +16,11 @@ _ARRAYS = {"d": "Float64Array", "f": "Float32Array", "i": "Int32Array"}
 
 
 def page_of(path: Path, progress: Callable[[float], None] | None = None) -> str:
-    """The page of a trace, HTML.
+    """Makes the HTML page of a trace.
 
     Args:
-        path: of the trace.
-        progress: called with the part that is done, 0 to 1.
+        path: path of the trace.
+        progress: called with the fraction done, 0 to 1.
 
     Raises:
         TraceError: the file cannot be read, is no trace, or damaged.
@@ -39,7 +39,7 @@ def page_of(path: Path, progress: Callable[[float], None] | None = None) -> str:
 
 
 def _packed(columns: Columns) -> tuple[bytes, dict[str, tuple[str, int, int]]]:
-    """All columns in one piece, each at a multiple of 8 bytes; and the type, begin and length of each."""
+    """All columns in one blob, each at a multiple of 8 bytes; and the type, offset in bytes and length of each."""
     blob = bytearray()
     places: dict[str, tuple[str, int, int]] = {}
     for name, values in columns.arrays.items():
@@ -52,7 +52,7 @@ def _packed(columns: Columns) -> tuple[bytes, dict[str, tuple[str, int, int]]]:
 
 
 def _base64(data: bytes) -> str:
-    """Compressed, in letters that HTML leaves alone: nothing that a trace says can be taken for markup."""
+    """Data compressed by gzip, in base64: no content of a trace can be taken for markup."""
     return base64.b64encode(gzip.compress(data, 6)).decode()
 
 

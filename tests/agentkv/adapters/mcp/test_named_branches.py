@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 import agentkv as kv
-from agentkv.adapters.mcp.served_branches import NamedBranches
+from agentkv.adapters.mcp.served_branches import ServedBranches
 
 pytestmark = pytest.mark.anyio
 
@@ -20,7 +20,7 @@ def anyio_backend() -> str:
 
 async def test_calls_at_one_time_share_what_room_there_is(tmp_path: Path) -> None:
     async with kv.Context.open(kv.models.nano(), capacity=2048, threads=1) as ctx:
-        branches = NamedBranches(ctx, 5, tmp_path)
+        branches = ServedBranches(ctx, 5, tmp_path)
         refused = 0
 
         async def new() -> None:

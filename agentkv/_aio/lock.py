@@ -1,4 +1,4 @@
-"""A lock and a semaphore that are freed whatever ends their block.
+"""A lock and a semaphore that are freed however their block ends.
 
 anyio's are owned by tasks: a coroutine that is torn down (`close()`, an abandoned generator, an event loop that ends)
 is in none, or in another, and leaves them locked for good.

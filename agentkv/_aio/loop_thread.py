@@ -212,7 +212,7 @@ class _PortalCall(Generic[R]):
 
     def _cancelled(self) -> None:
         self.outcome.cancel()
-        self.outcome.set_running_or_notify_cancel()  # whoever waits for several only then hears of it
+        self.outcome.set_running_or_notify_cancel()  # notifies waits on several futures
 
 
 class _Life:

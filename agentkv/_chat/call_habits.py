@@ -1,4 +1,4 @@
-"""How a Context's model writes calls: its format, and the fallback when it writes them otherwise."""
+"""Call spelling of a Context's model: its format, and the fallback when it writes calls otherwise."""
 
 from __future__ import annotations
 

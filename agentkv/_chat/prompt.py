@@ -68,9 +68,6 @@ class PromptEncoder:
         least one token. With `speaks` the assistant speaks next, regardless of the last role; `calls_of` is the seed of
         its calls' ids.
 
-        With `speaks` the assistant speaks after these messages, whoever spoke last; `calls_of` is what ids of its calls
-        are made of.
-
         Raises InvalidInput; ContextFull if it exceeds the empty cache; PositionsExhausted if it exceeds the model's
         positions.
         """

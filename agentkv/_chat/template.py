@@ -167,7 +167,7 @@ class TemplateRenderer:
         seconds: float,
         check: Check,
     ) -> ControlledText:
-        """Text that the template writes before the user's first words, whatever they are."""
+        """Text that the template writes before the user's first words, the same for any words."""
         of = [*messages], tools, {**variables}
         if self._front is not None and self._front[0] == of:
             return self._front[1]

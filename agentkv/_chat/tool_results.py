@@ -1,4 +1,4 @@
-"""Moves each tool result behind the call that it answers, whatever order they come in."""
+"""Moves each tool result behind the call that it answers, in any order of arrival."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def reporting() -> Iterator[None]:
         yield
     except refusals as error:
         fail(error)
-    except BrokenPipeError:  # whoever read what is printed is gone
+    except BrokenPipeError:  # the reader of the output is gone
         raise
     except OSError as error:
         fail(f"{error.filename}: {error.strerror}" if error.filename else error)
@@ -96,7 +96,7 @@ def remembered_interrupts() -> Iterator[Callable[[], None]]:
         if seen:
             raise KeyboardInterrupt
 
-    if before is signal.default_int_handler:  # whoever asked for another one keeps it
+    if before is signal.default_int_handler:  # another handler stays
         signal.signal(signal.SIGINT, interrupt)
     sys.unraisablehook = tell
     try:

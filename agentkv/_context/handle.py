@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 class BranchRecord:
-    """State of one branch, shared by the user's Branch and every view of it. Once it is garbage, the engine's branch is
-    released.
+    """State of one branch, shared by the user's Branch and every view of it. Once it is garbage, the
+    engine's branch is released.
 
     Attributes:
         core: services of its Context.

@@ -99,7 +99,7 @@ class Room:
         fed = state.length - self.end  # what stays behind those that go
         if not self.positions:
             fed = min(fed, max(state.lacking, 1))
-        windowed = self.branch.context.model_info.window is not None  # cells are let go as others are fed
+        windowed = self.branch.context.model_info.window is not None  # cells are freed as tokens are fed
         return self.fits(first + 1) and (windowed or fed + self._wanted <= state.free + state.owned)
 
     async def forget(self, p0: int, p1: int) -> int:

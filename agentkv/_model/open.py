@@ -48,7 +48,7 @@ class Window(NamedTuple):
 def window_of(own: Sequence[int], window: int | None, sinks: int, linear: Sequence[bool] = ()) -> Window:
     """Window of layers with windows of their own (0 for none), in a cache with a window, or None.
 
-    `linear` marks layers of linear attention: their states come from all positions before, whatever their window.
+    `linear` marks layers of linear attention: their states depend on all positions before, even with a window.
     """
     seen = [min(size or window, window) if window else size for size in own]
     if not all(seen) or any(linear):

@@ -80,7 +80,7 @@ class BranchState:
         self.lease: Lease | None = None
         self.offloaded: Reloadable | None = None  # cells that wait outside of the cache
         self.making_room = False  # a policy makes room for the branch
-        self.marks: dict[str, Mark] = {}  # those with a name that hold
+        self.marks: dict[str, Mark] = {}  # valid named marks
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -140,7 +140,7 @@ class BranchStates:
     def __init__(self, observers: Observers) -> None:
         self.observers = observers
         self._of: dict[int, BranchState] = {}
-        self.trained_positions: int | None = None  # of the model; None once somebody was told, too
+        self.trained_positions: int | None = None  # of the model; None also once the warning was logged
 
     def __getitem__(self, branch: int) -> BranchState:
         return self._of[branch]

@@ -56,7 +56,7 @@ class Observers:
         self._all = tuple(each for each in self._all if each is not observer)
 
     def converse(self, branch: int, conversation: Conversation) -> None:
-        """See Observer, as for the others."""
+        """See Observer."""
         for observer in self._all:
             observer.converse(branch, conversation)
 

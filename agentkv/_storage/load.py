@@ -117,7 +117,7 @@ class LoadOperation:
         return branches
 
     async def _mismatch(self, file: SnapshotFile, arrays: list[CellArray]) -> str:
-        """How the file differs from this Context; empty if its cells can be used. Raises SnapshotMismatch."""
+        """Describes how the file differs from this Context; empty if its cells can be used. Raises SnapshotMismatch."""
         mine: ModelKey = await in_thread(self._loop, self._storage.model_key)
         theirs = file.key
         if theirs.tokenizer != mine.tokenizer:

@@ -54,7 +54,7 @@ def checked_ids(ids: object, vocab_size: int) -> list[int]:
     """Token ids, each an int with 0 <= id < vocab_size. Raises InvalidInput."""
     try:
         array = np.asarray(ids)
-    except Exception:  # whatever its methods raise
+    except Exception:  # its methods may raise anything
         array = np.empty((0, 0))
     if isinstance(ids, Mapping | Message):
         raise InvalidInput(f"a prompt is {preview(ids)}, one message; give a list of messages: [message]")

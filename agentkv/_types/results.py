@@ -50,7 +50,7 @@ class Generation(Generic[Out_co]):
 
     Attributes:
         text: the generated text; the stop string and special tokens are left out, bytes that are not UTF-8 replaced.
-            It has whole characters: one that is cut off belongs to the generation that writes the rest of it.
+            It has whole characters: an incomplete one belongs to the generation that completes it.
         tokens: every token that entered the branch, including end of text and those of a stop string.
         logprobs: natural logarithm of the model's own probability of each token, one per token.
         finish_reason: "eos", "stop" (a stop string, or an `output` that nothing may follow), "length" (max_tokens),

@@ -34,7 +34,7 @@ class Sampling(BaseModel):
             positive logits and multiplies negative ones (Keskar et al. 2019), as transformers does.
         presence_penalty: from -2 to 2, subtracted from the logits of the tokens that this generation has made so far.
         frequency_penalty: from -2 to 2, subtracted as well, once for each time that it has made the token. Both are
-            OpenAI's: they count what is generated and not the prompt, and each call of `generate` begins anew.
+            OpenAI's: they count generated tokens, not the prompt, and each call of `generate` starts at zero.
         logit_bias: token id to a number from -100 to 100 that is added to its logit: 1 makes a token e times as likely
             beside the others, -100 all but rules it out.
         seed: 0 <= seed < 2**63. None draws one, reported as `Generation.seed`. The draw at a position depends on the

@@ -1,1 +1,1 @@
-"""What tasks wait for, on asyncio and trio; knows nothing of models."""
+"""Locks, tasks, threads and event loops for asyncio and trio; independent of models."""

@@ -1,4 +1,4 @@
-"""The event loop that a Context lives on, as what its step loop needs of it: run soon, from here or from a thread."""
+"""The event loop of a Context, as its step loop uses it: run a callback soon, from the loop or from a thread."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class EventLoopHandle(Protocol):
-    """An event loop."""
+    """An event loop of asyncio or trio."""
 
     @property
     def native(self) -> object:
-        """What asyncio or trio has for it."""
+        """The loop of asyncio, or the token of trio."""
 
     def is_current(self) -> bool:
-        """Does it run the caller?"""
+        """Returns whether this loop runs the caller."""
         ...
 
     def soon(self, callback: Callable[[], None]) -> None:
@@ -29,7 +29,7 @@ class EventLoopHandle(Protocol):
         ...
 
     def post(self, callback: Callable[[], None]) -> bool:
-        """Runs `callback` on the loop, from any thread; False when the loop is gone."""
+        """Runs `callback` on the loop, from any thread; returns False when the loop is gone."""
         ...
 
 
@@ -80,10 +80,10 @@ class _TrioHost:
 
 
 class StepThread(threading.local):
-    """What the calling thread is to a Context.
+    """The calling thread's relation to a Context.
 
     Attributes:
-        waits_for: the event loop that this thread's step loop is for, and may wait for; None on all other threads.
+        waits_for: the event loop that this thread's step loop serves, and may wait for; None on all other threads.
     """
 
     waits_for: EventLoopHandle | None = None
@@ -93,7 +93,7 @@ step_thread = StepThread()
 
 
 def current_event_loop() -> EventLoopHandle:
-    """The event loop that runs the caller; RuntimeError outside of one."""
+    """Handle of the event loop that runs the caller. Raises RuntimeError outside of one."""
     native = current_token().native_token
     if isinstance(native, asyncio.AbstractEventLoop):
         return _AsyncioHost(native)

@@ -1,7 +1,7 @@
-"""A lock and a semaphore that are free again whatever ends the block that has them.
+"""A lock and a semaphore that are freed however their block ends.
 
-anyio's belong to tasks: a coroutine that is torn down (`close()`, an abandoned generator, an event loop that ends) is
-in none, or in another, and leaves them locked for good.
+anyio's are owned by tasks: a coroutine that is torn down (`close()`, an abandoned generator, an event loop that ends)
+is in none, or in another, and leaves them locked for good.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import anyio
 
 
 class Semaphore:
-    """Lets so many `async with` blocks in at a time, in the order in which they came. Of no task: any may release.
+    """Lets at most `value` `async with` blocks in at a time, first come first served. It has no owner: any task may
+    release it.
 
     Attributes:
-        value: how many more it lets in now.
+        value: number of free places.
     """
 
     def __init__(self, value: int) -> None:
@@ -23,7 +24,8 @@ class Semaphore:
         self._waiting: deque[anyio.Event] = deque()
 
     async def acquire(self) -> None:
-        """Takes a place, once there is one; does not suspend where there is. What ends the wait leaves none taken."""
+        """Takes a place, waiting until one is free; does not suspend if one is. A wait that is cancelled or torn down
+        takes none."""
         if self.value:
             self.value -= 1
             return
@@ -39,7 +41,7 @@ class Semaphore:
             raise
 
     def release(self) -> None:
-        """Gives a place back: to who waits longest, if anybody does."""
+        """Frees a place, or hands it to the longest waiter."""
         if self._waiting:
             self._waiting.popleft().set()
         else:
@@ -53,7 +55,7 @@ class Semaphore:
 
 
 class Lock(Semaphore):
-    """Lets one in at a time."""
+    """A semaphore with one place."""
 
     def __init__(self) -> None:
         super().__init__(1)

@@ -1,4 +1,4 @@
-"""Coroutines for code that has no event loop, or another one than a Context: on a thread of their own."""
+"""Runs coroutines on a thread of their own, for code without an event loop or on another one than the Context's."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ LOOKS_S = 1.0  # how often a thread that waits looks whether a loop that is not 
 
 
 class _Wait:
-    """A wait for an event loop, as long as the frame that waits."""
+    """A wait for an event loop; lives as long as the waiting frame."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
 
 
 class _Waits(threading.local):
-    """Those of the calling thread. Held weakly: a Ctrl-C may leave a frame anywhere, `finally` included."""
+    """Waits of the calling thread, by weak reference: a Ctrl-C may leave a frame anywhere, `finally` included."""
 
     def __init__(self) -> None:
         self.all: weakref.WeakSet[_Wait] = weakref.WeakSet()
@@ -40,7 +40,7 @@ _waits = _Waits()
 
 
 class LoopPortal:
-    """An asyncio event loop, asked from anywhere to run coroutines."""
+    """Runs coroutines on an asyncio event loop for callers on other threads and loops."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, entrance: LoopGate | None = None) -> None:
         self._loop = loop
@@ -48,21 +48,22 @@ class LoopPortal:
         self._process = os.getpid()
 
     def is_current(self) -> bool:
-        """Does it run the caller?"""
+        """Returns whether this loop runs the caller."""
         try:
             return asyncio.get_running_loop() is self._loop
         except RuntimeError:
             return False
 
     def is_waiting(self) -> bool:
-        """May it wait for the calling thread, on which garbage is collected, or a signal handled?"""
+        """Returns whether the loop may be waiting for the calling thread, as when it collects garbage or handles a
+        signal."""
         return _may_wait_for_us(self._loop)
 
     def wait(self, coroutine: Coroutine[Any, Any, R]) -> R:
-        """What it returns. A Ctrl-C cancels it, and waits until it has cleaned up.
+        """Runs a coroutine, blocks, and returns its result. A Ctrl-C cancels it and waits until it has cleaned up.
 
-        Raises WrongEventLoop on the loop itself, and on a thread that it waits for (`is_waiting`), where this would
-        wait for ever, and in a process that was forked off its own; ContextClosed once the loop has ended.
+        Raises WrongEventLoop on the loop itself and on a thread that it waits for (`is_waiting`), where this would
+        deadlock, and in a forked process; ContextClosed once the loop has ended.
         """
         if self.is_current() or self.is_waiting():
             coroutine.close()
@@ -81,7 +82,8 @@ class LoopPortal:
             _waits.all.discard(waits)
 
     async def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
-        """What it returns, for whatever asyncio event loop awaits it; cancelling this cancels it. Raises as `wait`."""
+        """Runs a coroutine and returns its result to any asyncio event loop; cancelling this cancels it. Raises as
+        `wait`."""
         if self.is_current():
             return await coroutine
         work = _PortalCall(self._loop, self._entrance, coroutine)
@@ -111,14 +113,14 @@ class LoopPortal:
 
 
 class LoopGate:
-    """To an event loop. Whatever was let in has been begun when the loop ends, and nothing is afterwards."""
+    """Entry to an event loop: a submitted call has begun by the time the loop ends, and none begins afterwards."""
 
     def __init__(self) -> None:
         self.is_open = True
         self._lock = threading.RLock()
 
     def let_in(self, loop: asyncio.AbstractEventLoop, begin: Callable[[], None]) -> None:
-        """Has the loop call it. Raises ContextClosed."""
+        """Schedules `begin` on the loop. Raises ContextClosed."""
         with self._lock:
             if not self.is_open:
                 raise _closed()
@@ -128,18 +130,18 @@ class LoopGate:
                 raise _closed() from None
 
     def shut(self) -> None:
-        """For good."""
+        """Closes the gate for good."""
         with self._lock:
             self.is_open = False
 
 
 class LoopThread(LoopPortal, Generic[T]):
-    """An event loop on a thread, with something open in it: until `close`, or the end of the process.
+    """An event loop on its own thread with an open context manager, until `close` or the end of the process.
 
-    Raises what opening it raises.
+    Raises the exceptions of opening it.
 
     Attributes:
-        value: what is open.
+        value: the value of the context manager.
     """
 
     def __init__(self, open_it: Callable[[], AbstractAsyncContextManager[T]]) -> None:
@@ -156,7 +158,7 @@ class LoopThread(LoopPortal, Generic[T]):
             raise
 
     def close(self) -> None:
-        """Closes what is open, and ends the thread. Does nothing the second time."""
+        """Closes the context manager and ends the thread. Idempotent."""
         self._life.end()
 
 
@@ -164,7 +166,7 @@ class _PortalCall(Generic[R]):
     """A coroutine that an event loop runs for another thread.
 
     Attributes:
-        outcome: what it comes to.
+        outcome: its result, exception or cancellation.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, entrance: LoopGate, coroutine: Coroutine[Any, Any, R]) -> None:
@@ -175,16 +177,16 @@ class _PortalCall(Generic[R]):
         self._task: asyncio.Task[R] | None = None
 
     def let_in(self) -> None:
-        """Has it begin. Raises ContextClosed."""
+        """Schedules its start. Raises ContextClosed."""
         self._entrance.let_in(self._loop, self._begin)
 
     def cancel(self) -> None:
-        """Ends it, begun or not."""
+        """Cancels it, begun or not."""
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._end)
 
     def drop(self) -> None:
-        """One that was not let in."""
+        """Closes a coroutine that was never started, and cancels its outcome."""
         self._coroutine.close()
         self._cancelled()
 
@@ -210,11 +212,11 @@ class _PortalCall(Generic[R]):
 
     def _cancelled(self) -> None:
         self.outcome.cancel()
-        self.outcome.set_running_or_notify_cancel()  # whoever waits for several only then hears of it
+        self.outcome.set_running_or_notify_cancel()  # notifies waits on several futures
 
 
 class _Life:
-    """Of a thread's loop; knows nothing of who may outlive it."""
+    """Lifetime of a thread's event loop; holds no reference to objects that may outlive it."""
 
     def __init__(self) -> None:
         self.begun: Future[asyncio.AbstractEventLoop] = Future()
@@ -223,7 +225,7 @@ class _Life:
         self._thread: threading.Thread | None = None
 
     def start(self, open_it: Callable[[], AbstractAsyncContextManager[T]], opened: Future[T]) -> None:
-        """Opens it on a thread."""
+        """Opens the context manager on a new thread."""
 
         def run() -> None:
             try:
@@ -253,14 +255,14 @@ class _Life:
             self.entrance.shut()  # what was let in is a task by the time that asyncio cancels those that are left
 
     def stop(self) -> None:
-        """Has it closed."""
+        """Requests the close; returns at once."""
         loop, stop = self.begun.result(), self._stop
         assert stop is not None
         with suppress(RuntimeError):  # it is closed: opening failed, or this was called before
             loop.call_soon_threadsafe(stop.set)
 
     def end(self) -> None:
-        """The same, and waits until it is: not on a thread that it waits for itself."""
+        """Requests the close and joins the thread, except on that thread or one that its loop waits for."""
         self.stop()
         here = self._thread is threading.current_thread() or _may_wait_for_us(self.begun.result())
         if self._thread is not None and not here:
@@ -268,13 +270,14 @@ class _Life:
 
 
 def _may_wait_for_us(loop: asyncio.AbstractEventLoop) -> bool:
-    """Of its step loop's thread it does; one that waits for it already may hold a lock that it needs."""
+    """Returns whether the loop may wait for this thread: a step loop's thread, or one that waits for it and may hold a
+    lock."""
     host = step_thread.waits_for
     return any(wait.loop is loop for wait in _waits.all) or (host is not None and host.native is loop)
 
 
 def _ending(error: BaseException) -> BaseException | None:
-    """What ends the program, among what groups of tasks raised."""
+    """The SystemExit or KeyboardInterrupt in an exception or its groups; None if there is none."""
     if isinstance(error, SystemExit | KeyboardInterrupt):
         return error
     if isinstance(error, BaseExceptionGroup):

@@ -1,4 +1,4 @@
-"""Limits of time that end well in coroutines that are torn down."""
+"""Timeouts that end well in coroutines that are torn down."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import anyio
 
 
 class move_on_after:
-    """As anyio's, around what may be torn down: a scope of anyio's that is left from another task than its own raises,
-    which hides the GeneratorExit, stays open, and cancels the task that is gone again and again once its time is over.
-    """
+    """anyio's `move_on_after`, safe around code that is torn down: an anyio scope that is left from another task than
+    its own raises, which hides the GeneratorExit, stays open, and cancels the task that is gone again and again after
+    its deadline."""
 
     def __init__(self, seconds: float, *, shield: bool = False) -> None:
         self._scope = anyio.CancelScope(deadline=anyio.current_time() + seconds, shield=shield)

@@ -57,9 +57,9 @@ async def gather(*awaitables: Awaitable[T]) -> list[T]:
 
 
 async def uncancelled(awaitable: Awaitable[T], what: str) -> T:
-    """What it comes to. Raises InvalidInput where it ends as cancelled and nobody cancelled it: as something does that
-    awaits a task which somebody else cancelled. It would end the task that awaits it in silence. And for what cannot be
-    awaited."""
+    """Awaits and returns the result. Raises InvalidInput for something that cannot be awaited, and for one that ends as
+    cancelled though nobody cancelled the caller, as when it awaits a task that was cancelled elsewhere: that would end
+    the awaiting task in silence."""
     if not inspect.isawaitable(awaitable):
         raise InvalidInput(f"{what} returned {preview(awaitable)}, but it must be an async function")
     try:
@@ -85,9 +85,9 @@ def _check(awaitables: Sequence[object]) -> None:
 
 
 class FirstErrorGroup:
-    """A task group that raises its first failure itself, not in a group; those that end the program come first.
+    """A task group that raises its first failure itself, not in a group; SystemExit and KeyboardInterrupt come first.
 
-    On asyncio one that another task ends the program with stays in its group.
+    On asyncio a SystemExit or KeyboardInterrupt of another task stays in its group.
     """
 
     def __init__(self) -> None:
@@ -114,5 +114,5 @@ def _on_asyncio() -> bool:
 
 
 async def maybe_await(value: Awaitable[T] | T) -> T:
-    """What a callback returned, waited for where it is to be."""
+    """The value, awaited if it is awaitable."""
     return cast(T, await value if inspect.isawaitable(value) else value)

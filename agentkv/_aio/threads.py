@@ -37,17 +37,17 @@ class ToolThreads:
         return self._most - self._slots.value
 
     async def place(self) -> ThreadSlot:
-        """A slot for one thread, once there is one; `run` is to follow at once."""
+        """Waits for a free slot for one thread; `run` is to follow at once."""
         await self._slots.acquire()
         return ThreadSlot(self._slots, self._unlimited, self._host)
 
 
 class ThreadSlot:
-    """A slot, held until its thread returns. Either the thread runs the function or its task gives it up: whoever
-    claims it first.
+    """A slot, occupied until its thread returns. Either the thread runs the function or its cancelled task gives it up,
+    whichever claims it first.
 
     Attributes:
-        given_up: the function was not called, and will not be.
+        given_up: whether the function was not called and never will be.
     """
 
     def __init__(self, slots: Semaphore, unlimited: anyio.CapacityLimiter, host: EventLoopHandle) -> None:
@@ -58,7 +58,7 @@ class ThreadSlot:
         self.given_up = False
 
     async def run(self, function: Callable[[], T]) -> T:
-        """Runs `function` in a thread. A cancelled task does not wait for it."""
+        """Runs `function` in a thread and returns its result. A cancelled task does not wait for it."""
 
         def work() -> T | None:
             if not self._claim():

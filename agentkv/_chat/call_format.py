@@ -1,4 +1,4 @@
-"""Call formats as users name them: how a model's output is read as a message."""
+"""Call formats as users name them: how a model's output is parsed into a message."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 __all__ = ["CallFormat", "checked_format"]
 
 CallFormat: TypeAlias = "str | Mapping[str, Any] | Family | Format"
-"""The name of a known format, a response template, or a format of the user's own."""
+"""The name of a known format, a response template, or a custom format."""
 
 
 def checked_format(given: object) -> CallFormat | None:
-    """Raises InvalidInput for a name that is not known, or a malformed response template."""
+    """Returns a valid `call_format` argument. Raises InvalidInput for an unknown name or a malformed response
+    template."""
     if given is None:
         return None
     from agentkv_runtime.formats import FAMILIES, Family, Format

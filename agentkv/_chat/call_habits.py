@@ -1,4 +1,4 @@
-"""How the model of a Context writes calls: by its format, and what is made of it where it does not keep to that."""
+"""Call spelling of a Context's model: its format, and the fallback when it writes calls otherwise."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ if TYPE_CHECKING:
     from agentkv_runtime.formats import Format, ParsedCall
 
 Rescue: TypeAlias = bool | Literal["steer"]
-"""True: calls in other spellings are calls, and after some of them calls are steered. False: they are text. "steer":
-calls are steered from the first message on, so that no conversation depends on those before it."""
+"""True: calls in other spellings are parsed, and after some of them calls are steered. False: they are text. "steer":
+calls are steered from the first message on, so that no conversation depends on earlier ones."""
 
 STEERED_AFTER = 2
-"""Messages with calls in another spelling, after which calls are held to one that the model can write."""
+"""Number of messages with calls in another spelling, after which calls are constrained to one the model can write."""
 
 
 class CallHabits:
-    """The call format of one Context. After some rescues it is steered: further messages are held to calls that read.
+    """The call format of one Context. After some rescues calls are steered: constrained to a spelling that can be
+    parsed.
 
     Attributes:
-        rescued: messages whose calls were in another spelling than the format's.
+        rescued: number of messages whose calls were in another spelling than the format's.
     """
 
     def __init__(self, find: Callable[[], Format], rescue: Rescue) -> None:
@@ -35,11 +36,11 @@ class CallHabits:
 
     @property
     def format(self) -> Format:
-        """How messages are read and held. Raises as the search for it does."""
+        """Format by which messages are parsed and constrained. Raises the errors of its detection."""
         return self._own if self.rescued < STEERED_AFTER else self._steered
 
     def saw(self, calls: Iterable[ParsedCall]) -> None:
-        """A message was read: these are its calls."""
+        """Counts a parsed message with these calls."""
         dresses = sorted({call.rescued for call in calls if call.rescued is not None})
         if not dresses:
             return
@@ -59,7 +60,7 @@ class CallHabits:
 
 
 def checked_rescue(rescue: object) -> Rescue:
-    """Raises InvalidInput for what is no way to rescue calls."""
+    """Returns a valid `rescue` argument. Raises InvalidInput."""
     if not isinstance(rescue, bool) and rescue != "steer":
         raise InvalidInput(f"rescue is {preview(rescue)}, but it must be True, False or 'steer'")
     return rescue

@@ -1,4 +1,4 @@
-"""What a branch knows of its conversation: which of its tokens are which messages. Immutable; forks share it."""
+"""The conversation of a branch: the token spans of its messages. Immutable; forks share it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A message, and which tokens of the branch it is.
+    """A message, and its token span in the branch.
 
-    A generated one keeps how it is read, what the template wrote before it since the generated one before, and how the
-    template spells it: so it is found again in later renderings and stays token for token.
+    A generated one stores its parsed form, the template's text since the previous generated one, and its spelling by
+    the template: with these it is found again in later renderings and stays token for token.
     """
 
-    message: Mapping[str, Any]  # as the template gets it
+    message: Mapping[str, Any]  # as templates take it
     start: int
     end: int
     given: ControlledText | None = None
@@ -36,7 +36,7 @@ class Entry:
 
     @property
     def told(self) -> Message:
-        """The message as users read it; a call that is cut off before its name is none."""
+        """The message for users. A call cut off before its name is dropped."""
         if self.read is None:
             return message_of(self.message, self.start, self.end)
         calls = tuple(call for call in self.read.calls if call.name or call.error != CUT_OFF)
@@ -45,12 +45,12 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Conversation:
-    """The messages that a branch holds, and what its next rendering must know of the last.
+    """The messages of a branch, and the state that the next rendering needs.
 
-    Tokens `start` to `end` are the rendering of `entries[first:]`; those before were there when it began, those behind
-    are the assistant's where its turn is `opened`. `tail` is what the template wrote since the last generated message,
-    and `opening` the end of it: what opens the turn. The calls of that turn are counted on from `calls`, and their ids
-    are made of what they are `calls_of`.
+    Tokens `start` to `end` are the rendering of `entries[first:]`; those before existed when it began, those behind are
+    the assistant's if its turn is `opened`. `tail` is the template's text since the last generated message, and
+    `opening` the end of that, which opens the turn. The calls of that turn are numbered from `calls`, and `calls_of` is
+    the seed of their ids.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -62,14 +62,14 @@ class Conversation:
     opened: bool = False
     tools: Sequence[Mapping[str, Any]] | None = None
     template: Mapping[str, Any] = field(default_factory=dict)
-    before: Conversation | None = None  # what it goes on from
-    base: int = 0  # how many tokens of that
-    leftover: int = 0  # up to here the tokens are what a rollback left of a message
+    before: Conversation | None = None  # the conversation that it continues
+    base: int = 0  # number of tokens of that
+    leftover: int = 0  # end of the part of a message that a rollback left
     calls: int = 0
     calls_of: str = ""
 
     def cut(self, kept: int) -> Conversation:
-        """What is known of a branch's first `kept` tokens."""
+        """The conversation within the first `kept` tokens. A message that the cut divides becomes residue."""
         conversation = self
         while conversation.before is not None and conversation._came_after(kept):
             conversation = conversation.before
@@ -90,12 +90,13 @@ class Conversation:
         )
 
     def _came_after(self, length: int) -> bool:
-        """Did a branch of so many tokens hold nothing of it? Messages that have no tokens yet are there from its
+        """Returns whether a branch of `length` tokens has nothing of it. Messages without tokens yet count from its
         beginning on."""
         return length < self.base or length == self.base < max(self.end, self.leftover)
 
     def without(self, first: int, last: int, added: int) -> Conversation:
-        """As it is when the tokens at [first, last), and the messages among them, gave way to so many others."""
+        """The conversation after the tokens at [first, last), with the messages among them, were replaced by `added`
+        others."""
         shift = added - (last - first)
 
         def moved(position: int) -> int:
@@ -125,29 +126,32 @@ class Conversation:
         )
 
     def call_id(self, index: int) -> str:
-        """The id of a call of the assistant's next message, counted from 0."""
+        """Id of a call of the assistant's next message; `index` counts from 0."""
         return call_id(self.calls + index, self.calls_of)
 
     @property
     def begun(self) -> bool:
-        """Does it hold messages, or what the template writes before the first?"""
+        """Whether it has messages, or text that the template writes before the first."""
         return bool(self.entries) or self.tail is not None
 
     def is_opened_at(self, length: int) -> bool:
-        """Does a branch of so many tokens end where the assistant's turn was opened?"""
+        """Returns whether a branch of `length` tokens ends where the assistant's turn was opened."""
         return self.opened and length == self.end
 
     def awaits_turn(self, length: int) -> bool:
-        """Is a branch of so many tokens at the end of messages behind which no turn is opened, or before the first?"""
+        """Returns whether a branch of `length` tokens ends after messages with no turn opened, or before the first
+        message."""
         begun = len(self.entries) > self.first or self.tail is not None
         return not self.opened and length == self.end and begun
 
     def follows(self, length: int) -> bool:
-        """Do messages go on from it on a branch of so many tokens? Not from tokens that are no message's."""
+        """Returns whether messages can continue it on a branch of `length` tokens: not after tokens that are no
+        message's."""
         return self.opened or length <= max(self.end, self.leftover)
 
     def after_text(self, length: int, start: int) -> Conversation:
-        """As it goes on after tokens that are no message's: `start` of the branch's are not to be rendered again."""
+        """Its continuation after tokens that are no message's; the branch's first `start` tokens are not rendered
+        again."""
         return replace(
             self,
             first=len(self.entries),
@@ -161,7 +165,7 @@ class Conversation:
         )
 
     def with_reply(self, log: Sequence[int], reader: ReplyReader) -> tuple[Entry, ...]:
-        """Its entries, and the assistant's turn that is open, if anything of it is there."""
+        """Its entries, plus the assistant's reply in the open turn, if it has any tokens."""
         if not self.opened or len(log) <= self.end:
             return self.entries
         text, end = reader.text(log, self.end)
@@ -170,23 +174,23 @@ class Conversation:
         return (*self.entries, Entry(reader.mapping(read, text), self.end, end, self.tail, text, self.opening, read))
 
     def messages(self, log: Sequence[int], reader: ReplyReader) -> list[Message]:
-        """The messages as users read them."""
+        """The messages for users."""
         return [entry.told for entry in self.with_reply(log, reader)]
 
 
 class Transcript(Protocol):
-    """The tokens of a branch, and the conversation that they are."""
+    """The tokens of a branch, and their conversation."""
 
     @property
     def tokens(self) -> array[int]:
-        """All tokens."""
+        """All tokens, int32."""
 
     @property
     def conversation(self) -> Conversation:
-        """Which of them are which messages."""
+        """The messages of the tokens."""
 
     @property
     def revision(self) -> int:
-        """Number that changes with tokens or messages."""
+        """Number that changes whenever tokens or messages do."""
 
     def __len__(self) -> int: ...

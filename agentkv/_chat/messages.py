@@ -17,7 +17,7 @@ from .._types.message import REASONING, Message, as_mapping
 from .._types.show import preview
 
 WriteCalls: TypeAlias = Callable[[str, Sequence[tuple[str, Mapping[str, Any]]]], str]
-"""A message of text and calls, as one text."""
+"""Writes a message's text and calls (name, arguments) as one text."""
 
 _DEEPEST = 64
 _MOST_BITS = 4096  # of an integer: Python writes none of 14,285 or more
@@ -32,7 +32,7 @@ _OWN_VARIABLES_ARE = "messages are the prompt, tools have an argument, the assis
 
 
 def is_messages(prompt: object) -> bool:
-    """Is it a non-empty list of chat messages?"""
+    """Returns whether a prompt is a non-empty list of chat messages."""
     if not isinstance(prompt, list | tuple):
         return False
     # The first item, past methods of a subclass that might raise.
@@ -41,12 +41,12 @@ def is_messages(prompt: object) -> bool:
 
 
 def checked_messages(messages: object) -> list[dict[str, Any]]:
-    """A copy of chat messages, each with a `role` and a `content`: text, text parts, or None beside tool calls.
+    """Copies chat messages, each with a `role` and a `content`: text, text parts, or None beside tool calls.
 
-    Calls whose arguments are no JSON, as those that were cut short, are left out with their results: nobody has run
-    them as they stand, and a conversation goes on after them.
+    Calls whose arguments are not JSON, such as truncated ones, are left out with their results: they cannot have run,
+    and a conversation can continue after them.
 
-    Raises InvalidInput, also for anything that is not text, numbers, lists and mappings.
+    Raises InvalidInput, also for values other than text, numbers, bools, None, lists and mappings.
     """
     if not is_messages(messages):
         raise InvalidInput(f"messages are {preview(messages)}, but they must be a list of at least one chat message")
@@ -61,7 +61,7 @@ def checked_messages(messages: object) -> list[dict[str, Any]]:
         copy = _copied(message, what)
         if not isinstance(copy.get("role"), str) or not copy["role"]:
             raise InvalidInput(f"{what} has the role {preview(copy.get('role'))}, but it must be a str such as 'user'")
-        # What OpenAI's client writes of a message says None where there is nothing.
+        # OpenAI's client dumps absent fields as None.
         copy = {key: value for key, value in copy.items() if value is not None or key == "content"}
         _check_names(copy, what)
         if "tool_calls" in copy:
@@ -74,7 +74,7 @@ def checked_messages(messages: object) -> list[dict[str, Any]]:
 
 
 def checked_tools(tools: object) -> list[dict[str, Any]] | None:
-    """A copy of tool definitions; None where there are none. Raises InvalidInput."""
+    """Copies tool definitions; None for None. Raises InvalidInput."""
     if tools is None:
         return None
     items = checked_items(tools, "tools") if isinstance(tools, list | tuple) else [tools]
@@ -87,27 +87,28 @@ def checked_tools(tools: object) -> list[dict[str, Any]] | None:
 
 
 def checked_template(template: object, known: bool) -> dict[str, Any]:
-    """A copy of variables for the chat template. Raises InvalidInput; also where there is no conversation to spell."""
+    """Copies the variables of a chat template. Raises InvalidInput, also if the prompt is no conversation (`known`
+    False)."""
     if template is None:
         return {}
     if not known:
         raise InvalidInput("template has variables for the chat template; give the prompt as chat messages")
     if not isinstance(template, Mapping):
         raise InvalidInput(f"template is {preview(template)}, but it must be a mapping of variables")
-    copy: dict[str, Any] = _copied(template, "template", finite=False)  # a template may well ask for infinity
+    copy: dict[str, Any] = _copied(template, "template", finite=False)  # a template may use infinity
     for name in _OWN_VARIABLES & copy.keys():
         raise InvalidInput(f"template has {name!r}, which is not a variable of the caller's; {_OWN_VARIABLES_ARE}")
     return copy
 
 
 def text_of(message: Mapping[str, Any]) -> str:
-    """The content of a checked message."""
+    """Text content of a checked message; parts are joined."""
     content = message.get("content") or ""
     return content if isinstance(content, str) else "".join(part["text"] for part in content)
 
 
 def characters_in(value: object) -> int:
-    """How much text messages or tools have."""
+    """Number of characters of text in messages or tools."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, dict):
@@ -116,7 +117,7 @@ def characters_in(value: object) -> int:
 
 
 def with_joined_parts(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Messages whose content is one text, where it was a list of text parts."""
+    """Messages with lists of text parts joined to one text."""
     return [
         {**message, "content": text_of(message)} if isinstance(message.get("content"), list) else message
         for message in messages
@@ -124,7 +125,7 @@ def with_joined_parts(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str
 
 
 def with_text_parts(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Messages whose content is one text part, where it was a text."""
+    """Messages with each text content wrapped in one text part."""
     return [
         {**message, "content": [{"type": "text", "text": message["content"]}]}
         if isinstance(message.get("content"), str)
@@ -134,12 +135,12 @@ def with_text_parts(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, 
 
 
 def with_empty_content(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Messages whose content is an empty text, where it was None."""
+    """Messages with None contents replaced by an empty text."""
     return [{**message, "content": ""} if message.get("content") is None else message for message in messages]
 
 
 def with_reasoning_as(name: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A message whose `reasoning_content` has another name."""
+    """A message with `reasoning_content` renamed."""
     if "reasoning_content" not in message:
         return message
     others = {key: value for key, value in message.items() if key != "reasoning_content"}
@@ -147,7 +148,7 @@ def with_reasoning_as(name: str, message: Mapping[str, Any]) -> Mapping[str, Any
 
 
 def with_calls_as_text(message: Mapping[str, Any], write: WriteCalls) -> Mapping[str, Any]:
-    """A message whose calls are part of its text."""
+    """A message with its calls written into its text."""
     if not message.get("tool_calls"):
         return message
     functions = [call.get("function", call) for call in message["tool_calls"]]
@@ -157,7 +158,7 @@ def with_calls_as_text(message: Mapping[str, Any], write: WriteCalls) -> Mapping
 
 
 def with_result_as_words(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The result of a tool, as a user tells it; any other message as it is."""
+    """A tool's result as a user's message; any other message unchanged."""
     if message["role"] != "tool":
         return message
     of = f" of {message['name']}" if message.get("name") else ""
@@ -165,7 +166,7 @@ def with_result_as_words(message: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 class _Unread:
-    """The calls of the assistant's last message that could not be read."""
+    """Calls of the assistant's last message whose arguments could not be parsed."""
 
     def __init__(self) -> None:
         self._ids: set[str] = set()
@@ -186,7 +187,7 @@ class _Unread:
         return {**message, "tool_calls": read}
 
     def has_result(self, message: Mapping[str, Any]) -> bool:
-        """Does a message answer one of them?"""
+        """Returns whether a message is the result of a call that was left out."""
         if message["role"] != "tool":
             self._all = self._all and message["role"] == "assistant"
             return False
@@ -227,8 +228,8 @@ def _calls(message: Mapping[str, Any], what: str) -> list[Any]:
 
 
 def _checked_call(call: Any, what: str) -> dict[str, Any]:
-    """A call whose arguments are a mapping, as templates want them, or None where they cannot be read; OpenAI's are
-    JSON."""
+    """Checks a call. Its arguments become a mapping, as templates want them, or None if they are not JSON (OpenAI's are
+    JSON text)."""
     function = call.get("function", call) if isinstance(call, dict) else None
     if not isinstance(function, dict) or call.get("type", "function") != "function":
         raise InvalidInput(f"{what} is {preview(call)}, but it must be {_CALL}")
@@ -243,8 +244,8 @@ def _checked_call(call: Any, what: str) -> dict[str, Any]:
 
 
 def _arguments(given: Any, what: str) -> dict[str, Any] | None:
-    """Arguments as templates want them, which go through their names; None for what is no JSON. Makers of histories
-    write nothing for none, encode them twice, or give one value without its name."""
+    """Arguments as a mapping, as templates want them; None if they are not JSON. Accepts what histories contain:
+    nothing for no arguments, doubly encoded JSON, or one value without its name."""
     if isinstance(given, str) and given.strip():
         try:
             given = _copied(json.loads(given), what)

@@ -1,4 +1,4 @@
-"""The language of one open model: prompts to tokens, tokens to messages."""
+"""Language side of an open model: prompts to tokens, tokens to messages."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class ChatModel:
     """Tokenizer, chat template and call format of a Context's model.
 
     Attributes:
-        tokenizer: as users have it.
-        encoding: makes tokens of prompts.
-        reader: makes messages of tokens.
-        spelling: makes text of tokens.
-        habits: how the model writes calls.
-        call_format: what the format is looked up by; None where the tokenizer itself says.
+        tokenizer: the public tokenizer.
+        encoder: converts prompts to tokens.
+        reader: parses generated tokens into messages.
+        detokenizer: converts tokens to text.
+        habits: the call format, adapted to how the model writes calls.
+        call_format: the user's choice of a call format; None to detect it from the tokenizer.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ChatModel:
 
     @property
     def format(self) -> Format:
-        """How the model's output is read as a message. Raises ModelError where the folder says it wrongly."""
+        """Format by which the model's output is parsed. Raises ModelError if the model folder has an invalid one."""
         return self.habits.format
 
     @cached_property
@@ -70,7 +70,7 @@ class ChatModel:
 
     @cached_property
     def call_end_tokens(self) -> frozenset[int]:
-        """Tokens with which a call may become complete."""
+        """Tokens that may complete a call: those whose bytes contain the last byte of a call's end."""
         ends = {character.encode()[-1] for character in self.format.call_ends}
         return frozenset(i for i, spelled in enumerate(self.token_bytes) if not ends.isdisjoint(spelled))
 

@@ -1,4 +1,4 @@
-"""Prompts as tokens: text, ids and messages; what takes long runs beside the event loop."""
+"""Converts prompts (text, ids or messages) to tokens; long work runs off the event loop."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _WORKERS = 2
 
 
 class PromptEncoder:
-    """What makes tokens of prompts, for one model and cache. Used on one event loop."""
+    """Converts prompts to tokens, for one model and cache. Used on one event loop."""
 
     def __init__(
         self,
@@ -64,13 +64,12 @@ class PromptEncoder:
         speaks: bool = False,
         calls_of: str = "",
     ) -> PromptUpdate:
-        """What a prompt makes of a new branch, or of one whose history is `after` when this returns: at least a token.
+        """The update that a prompt makes to a new branch, or to one whose history is `after` when this returns: at
+        least one token. With `speaks` the assistant speaks next, regardless of the last role; `calls_of` is the seed of
+        its calls' ids.
 
-        With `speaks` the assistant speaks after these messages, whoever spoke last; `calls_of` is what ids of its calls
-        are made of.
-
-        Raises InvalidInput; ContextFull where the cache could not hold it even if it were empty, PositionsExhausted
-        where the model could not.
+        Raises InvalidInput; ContextFull if it exceeds the empty cache; PositionsExhausted if it exceeds the model's
+        positions.
         """
         variables = checked_template(template, is_messages(prompt))
         if tools is not None and not is_messages(prompt):
@@ -92,8 +91,8 @@ class PromptEncoder:
         return PromptUpdate(len(after or ()), tokens, None)
 
     async def opening(self, instructions: str, tools: object, template: object) -> PromptUpdate:
-        """What a conversation under such instructions begins with, whatever is asked in it: no tokens, where the chat
-        template writes all of it behind the question. Raises as `prompt` does."""
+        """The common beginning of all conversations with these instructions and tools: no tokens if the chat template
+        writes all of it behind the question. Raises as `prompt`."""
         messages = [{"role": "system", "content": instructions}] if instructions else []
         extend = partial(
             ConversationRenderer.extend, messages=messages, template=checked_template(template, known=True)
@@ -101,19 +100,19 @@ class PromptEncoder:
         return await self._conversation(extend, tools, None)
 
     def whole(self, made: PromptUpdate, after: Transcript) -> PromptUpdate:
-        """All that the branch would hold: what a new one begins with. Raises as `prompt` does."""
+        """The whole resulting history of `made` on `after`, as an update of an empty branch. Raises as `prompt`."""
         tokens = [*after.tokens[: made.kept], *made.added]
         self._check_count(len(tokens), "")
         return PromptUpdate(0, tokens, made.conversation)
 
     async def turn(self, after: Transcript) -> PromptUpdate:
-        """What the assistant's turn makes of a branch that ends with somebody's message: one is opened; after the
-        assistant's own, what closes that is taken back. Raises as `prompt` does."""
+        """The update that opens the assistant's turn on a branch that ends with another's message; after its own
+        message, it removes the closing of that. Raises as `prompt`."""
         extend = partial(ConversationRenderer.extend, messages=[], template={}, speaks=True)
         return await self._messages(0, extend, after, after.conversation)
 
     async def choices(self, choices: object) -> tuple[list[str], list[list[int]]]:
-        """Texts to choose from, and the tokens of each. Raises InvalidInput, ContextFull."""
+        """Checked texts of choices, and the tokens of each. Raises InvalidInput, ContextFull."""
         if not isinstance(choices, list | tuple) or not choices:
             raise InvalidInput(f"choices is {preview(choices)}, but it must be a list of at least one str")
         items = checked_items(choices, "choices")
@@ -164,7 +163,7 @@ class PromptEncoder:
         seconds: float,
     ) -> PromptUpdate:
         clock = RenderBudget(seconds)
-        check = partial(self._check_fits, held=len(log))  # what is there already has its room
+        check = partial(self._check_fits, held=len(log))  # tokens in the branch have their cells
         return extend(ConversationRenderer(self._chat, self._tokenizer, self._reader, conversation, log, clock, check))
 
     async def _render(self, size: int, render: Callable[[float], T]) -> T:
@@ -172,7 +171,7 @@ class PromptEncoder:
             try:
                 return render(_AT_ONCE)
             except TemplateTimeout:
-                pass  # a template that takes its time has it, elsewhere
+                pass  # a slow template runs off the loop
         try:
             return await self._beside(_SHORT + 1, lambda: render(MOST_SECONDS))
         except TemplateTimeout as error:
@@ -181,7 +180,7 @@ class PromptEncoder:
     async def _beside(self, size: int, work: Callable[[], T]) -> T:
         if size <= _SHORT:
             return work()
-        # A cancelled task does not wait: what is left behind changes nothing, and ends by itself.
+        # A cancelled task does not wait: the abandoned work changes nothing and ends by itself.
         async with self._workers:
             return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._unlimited)
 
@@ -212,6 +211,6 @@ class PromptEncoder:
 
 
 def _order(entries: Sequence[Entry], there: int, *, whole: bool) -> list[int]:
-    """Results of tools stand behind their calls. Raises InvalidInput."""
+    """Order of entries with tool results behind their calls. Raises InvalidInput."""
     unread = {call.id for entry in entries if entry.read for call in entry.read.calls if call.error and call.id}
     return in_call_order([entry.message for entry in entries], there=None if whole else there, unread=unread)

@@ -1,4 +1,4 @@
-"""What a model generated, read as a message."""
+"""Parses generated tokens into a message."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Tools = Sequence[Mapping[str, Any]] | None
 
 
 class ReplyReader:
-    """Makes messages of generated tokens, by the model's call format."""
+    """Parses generated tokens into messages, by the model's call format."""
 
     def __init__(self, tokenizer: Tokenizer, find_format: Callable[[], Format]) -> None:
         self._tokenizer = tokenizer
@@ -29,7 +29,7 @@ class ReplyReader:
         self._spelling = Detokenizer(tokenizer)
 
     def text(self, log: Sequence[int], start: int) -> tuple[str, int]:
-        """The text of the tokens from `start` on, control tokens included, and where they end: before end tokens."""
+        """Text of the tokens from `start` on, control tokens included, and its end: before any end tokens."""
         end = len(log)
         while end > start and log[end - 1] in self._ends:
             end -= 1
@@ -39,13 +39,13 @@ class ReplyReader:
         return self._tokenizer.decode([i for i in log[start:end] if i < size], skip_special=False), end
 
     def message(self, text: str, prompt: str, tools: Tools, name_call: Callable[[int], str] = call_id) -> Message:
-        """The message that a text is.
+        """Parses a generated text into a message.
 
         Args:
-            text: what was generated.
-            prompt: what the template wrote before it; it may hold the beginning of the reply.
-            tools: their definitions.
-            name_call: gives the calls of the text their ids; they are counted from 0.
+            text: the generated text.
+            prompt: the template's text before it; it may contain the beginning of the reply.
+            tools: tool definitions.
+            name_call: gives the id of each call, by its index from 0.
         """
         try:
             form = self.find_format()
@@ -61,8 +61,8 @@ class ReplyReader:
         return Message("assistant", parsed.content.removeprefix(written), parsed.reasoning or None, calls)
 
     def mapping(self, message: Message, text: str) -> dict[str, Any]:
-        """The message as the template gets it. One with calls that cannot be read is its text, and so is the reasoning
-        where the template knows of none."""
+        """The message as templates take it. With calls that cannot be parsed it is the raw text; reasoning goes into
+        the content if the template knows none."""
         if any(call.error is not None for call in message.calls):
             return {"role": "assistant", "content": text}
         if message.reasoning is not None and self._tokenizer.reasoning_name is None:
@@ -71,8 +71,8 @@ class ReplyReader:
         return as_mapping(message)
 
     def agree(self, one: str, other: str, prompt: str, tools: Tools) -> bool:
-        """Is the second text the message that the first is, or that and more? White space around its parts does not
-        matter."""
+        """Returns whether the second text says the first message, or that and more. Whitespace around its parts is
+        ignored."""
         if one.strip() in other:
             return True
         return _essence(self.message(one, prompt, tools)) == _essence(self.message(other, prompt, tools))

@@ -1,7 +1,7 @@
-"""A conversation rendered whole, and compared with the tokens that a branch holds.
+"""Renders a conversation whole and compares it with the tokens of a branch.
 
-Tokens that the model generated stay where the template spells the same message. Where the template writes something
-else than before, such as without the reasoning of earlier turns, the branch is rewritten from there on.
+Generated tokens stay where the template renders the same message. Where the rendering differs from before, as without
+the reasoning of earlier turns, the branch is rewritten from there on.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Piece(NamedTuple):
 
 
 class _Anchor(NamedTuple):
-    """A control token of a piece: where it is in the text, and how many tokens there are up to its end."""
+    """A control token of a piece: its place in the text, and the number of tokens up to its end."""
 
     start: int
     end: int
@@ -50,7 +50,7 @@ class _Anchor(NamedTuple):
 
 
 class TokenSplicer:
-    """Tokens of a rendering. Those that the branch has of the same text are taken from there."""
+    """Builds the tokens of a rendering, reusing the branch's tokens wherever their text is the same."""
 
     def __init__(self, tokenizer: Tokenizer, text: ControlledText, log: array[int], conversation: Conversation) -> None:
         self._tokenizer = tokenizer
@@ -59,14 +59,14 @@ class TokenSplicer:
         self._log = log
         self._conversation = conversation
         self._pieces: list[_Piece] = []
-        self._anchors: dict[int, list[_Anchor]] = {}  # by where their piece begins
+        self._anchors: dict[int, list[_Anchor]] = {}  # by the start of their piece
         self._known: int | None = conversation.start  # where in the log what comes next begins, if it is there
         self.done = 0  # characters
         self.tokens = array("i")
         self.tail: ControlledText
 
     def generated(self, entry: Entry, start: int, end: int) -> Entry:
-        """Characters `start` to `end` are what was generated. Returns the entry with its place now."""
+        """Adds characters `start` to `end` as the generated tokens of an entry. Returns the entry with its new span."""
         given = self._text.between(self.done, start)
         assert entry.given is not None
         if self._known is not None and self._added.same(given, entry.given):
@@ -81,11 +81,12 @@ class TokenSplicer:
         return replace(entry, start=now, end=now + len(tokens), given=given)
 
     def rewritten(self) -> None:
-        """The next generated message is not there as it was: what the branch has behind it does not help any more."""
+        """Notes that the next generated message is not in the rendering: the branch's tokens after it cannot be
+        reused."""
         self._known = None
 
     def rest(self) -> None:
-        """What comes after the last generated message is the template's."""
+        """Adds the rest of the text, which the template wrote after the last generated message."""
         self.tail = self._text.between(self.done, len(self._text.text))
         old = self._conversation.tail
         if old is None or self._known is None or self._known > self._conversation.end:
@@ -97,7 +98,7 @@ class TokenSplicer:
         self._add(self.tail, [*known[:count], *self._encoded(more, len(self.tokens))])
 
     def token_at(self, place: int) -> int:
-        """Which token of the branch begins at a character of the text."""
+        """Position in the branch of the token that begins at a character of the text."""
         piece = next((piece for piece in self._pieces if piece.start <= place < piece.end), None)
         if piece is None:
             return self._conversation.start + len(self.tokens)
@@ -111,7 +112,8 @@ class TokenSplicer:
         return before + len(self._encoded(between, before - self._conversation.start))
 
     def reply_at(self, place: int) -> tuple[int, int]:
-        """Which token begins at a character of the rest, or goes on over it; and the character that it begins with."""
+        """Position of the token that begins at or spans a character of the rest, and the character that it begins
+        with."""
         piece = self._pieces[-1]
         assert piece.written is not None
         inside = place - piece.start
@@ -147,7 +149,7 @@ class TokenSplicer:
         self.tokens.extend(tokens)
 
     def _encoded(self, text: ControlledText, place: int) -> list[int]:
-        """Tokens of a text that is to begin at this place among them."""
+        """Encodes a text for this position among the tokens."""
         start = self._conversation.start
         if not text.text:
             return []
@@ -157,7 +159,7 @@ class TokenSplicer:
         return self._tokenizer.encode_next(text, after_control=before in self._added.control_ids)
 
     def _shared(self, old: ControlledText, new: ControlledText, tokens: Sequence[int]) -> tuple[int, int]:
-        """Up to where both texts are the same and the same tokens: the last control token that they share."""
+        """Characters and tokens that both texts share, up to the last common control token."""
         length = _common_characters(old.text, new.text)
         pairs = zip(self._added.controls_in(old), self._added.controls_in(new), strict=False)
         same = 0
@@ -170,7 +172,8 @@ class TokenSplicer:
         return (place, count - 1) if same and count is not None else (0, 0)
 
     def _after_control(self, tokens: Sequence[int], count: int) -> int | None:
-        """How many tokens there are up to the control token of this number, itself included."""
+        """Number of tokens up to and including the `count`-th control token; None if there are fewer, or `count` is
+        0."""
         ids = self._added.control_ids
         places = (i for i, token in enumerate(tokens) if token in ids)
         found = next(islice(places, count - 1, None), None) if count else None
@@ -178,7 +181,8 @@ class TokenSplicer:
 
 
 def find_generated(added: AddedTokens, text: ControlledText, entry: Entry, start: int) -> tuple[int, int] | None:
-    """Where a generated message stands in a rendering that writes before it, from `start` on, what it wrote then."""
+    """Span of a generated message in a rendering that writes the same text before it, from `start` on, as when it was
+    generated; None otherwise."""
     given = entry.given
     assert given is not None
     place = start + len(given.text)
@@ -188,7 +192,8 @@ def find_generated(added: AddedTokens, text: ControlledText, entry: Entry, start
 
 
 def find_by_turn_markers(added: AddedTokens, text: ControlledText, entry: Entry, start: int) -> tuple[int, int] | None:
-    """Where it stands in one that writes something else: how its turn is opened and what follows it tell."""
+    """Span of a generated message in a rendering that differs before it: found by its turn's opening and a following
+    control token."""
     controls = [control.start for control in added.controls_in(text)]
     place = text.text.find(entry.spelled, start) if entry.spelled and entry.opening else -1
     while place >= 0:
@@ -204,8 +209,8 @@ def find_by_turn_markers(added: AddedTokens, text: ControlledText, entry: Entry,
 
 
 def _opens(opening: str, text: str, begin: int, place: int) -> bool:
-    """Is what lies between two places of a text the opening of a turn, or the first part of it? White space that goes
-    on with the opening is the template's, also where a reply begins with the same."""
+    """Returns whether text[begin:place] is the opening of a turn, or a prefix of it. If whitespace continues the
+    opening, it is the template's, even where the reply begins with the same."""
     more = opening[place - begin : place - begin + 1]
     return opening.startswith(text[begin:place]) and not (more.isspace() and text.startswith(more, place))
 
@@ -221,31 +226,32 @@ def _common_characters(one: str, other: str) -> int:
     return low
 
 
-MOST_SPANS = 64  # messages of one call whose borders are looked for; each takes a rendering
+MOST_SPANS = 64  # messages per call whose boundaries are searched; each costs a rendering
 
 
 @dataclass(frozen=True, slots=True)
 class PromptUpdate:
-    """What a branch is to hold: its first `kept` tokens, then `added`; and the conversation that this is."""
+    """The change that a prompt makes to a branch: its first `kept` tokens stay, then `added` follow; and the resulting
+    conversation."""
 
     kept: int
     added: list[int]
-    conversation: Conversation | None  # None where the prompt is no messages
+    conversation: Conversation | None  # None for a prompt that is not messages
 
 
 class RenderBudget:
-    """The time that all renderings of one prompt have together, of the processor of the one thread that they run on."""
+    """CPU time that all renderings of one prompt share, on the one thread that they run on."""
 
     def __init__(self, seconds: float) -> None:
         self._end = time.thread_time() + seconds
 
     def left(self) -> float:
-        """Seconds; never none, so that a template says itself that it takes too long."""
+        """Seconds left, at least a millisecond, so that the template itself raises the timeout."""
         return max(self._end - time.thread_time(), 1e-3)
 
 
 class ConversationRenderer:
-    """One list of messages that goes on from one state of a branch. May run on any thread."""
+    """Renders one list of messages that continues one state of a branch. May run on any thread."""
 
     def __init__(
         self,
@@ -279,14 +285,14 @@ class ConversationRenderer:
         calls_of: str = "",
         order: Callable[[Sequence[Entry], int], Sequence[int]] = lambda entries, _: range(len(entries)),
     ) -> PromptUpdate:
-        """Adds messages; `template` are variables for it, which stay. Raises InvalidInput, TemplateTimeout.
+        """Adds messages; `template` adds variables for it, which stay. Raises InvalidInput, TemplateTimeout.
 
         Args:
-            messages: what is added; nothing where only the assistant's turn is to be opened.
-            template: see above.
-            speaks: the assistant speaks next, whoever spoke last. After itself it goes on with what it said.
-            calls_of: what ids of its calls are made of.
-            order: of the messages, those that are there first, whose number it gets.
+            messages: the messages to add; empty to open the assistant's turn only.
+            template: variables for the chat template.
+            speaks: the assistant speaks next, regardless of the last role. Its own last message is continued.
+            calls_of: seed of the ids of its calls.
+            order: gives the order of all entries, as indices; its second argument is the number of existing ones.
         """
         old = self._conversation
         self._variables = {**old.template, **template}
@@ -352,7 +358,8 @@ class ConversationRenderer:
         )
 
     def _messages(self, entries: Sequence[Entry]) -> list[Mapping[str, Any]]:
-        """As templates get them. Calls that a template leaves out are the text that the model made them with."""
+        """Messages for the template. If it leaves out calls, messages with calls become the text that the model
+        generated."""
         calling = any(entry.read and entry.read.calls for entry in entries)
         if not calling or self._chat.takes_calls(self._conversation.tools, self._clock.left()):
             return [entry.message for entry in entries]
@@ -362,7 +369,8 @@ class ConversationRenderer:
         ]
 
     def _placed(self, text: ControlledText, entries: list[Entry]) -> tuple[TokenSplicer, dict[int, Entry]]:
-        """The rendering as tokens, with what was generated in its place; and where those entries are now."""
+        """Tokens of the rendering with generated messages spliced in, and the entries found, by index, with their new
+        spans."""
         pieces = TokenSplicer(self._tokenizer, text, self._log, self._conversation)
         reply = self._entries[-1] if len(self._entries) > len(self._conversation.entries) else None
         placed: dict[int, Entry] = {}
@@ -380,8 +388,8 @@ class ConversationRenderer:
     def _find(
         self, text: ControlledText, entries: Sequence[Entry], index: int, is_reply: bool, start: int
     ) -> tuple[Entry, int, int] | None:
-        """One entry as a rendering spells it, and where. A reply that the template trims is looked for behind what the
-        template wrote before it, ahead of places that look like it."""
+        """One entry as the rendering spells it, and its span in the text. A reply that the template trims is searched
+        first behind the text that preceded it, then by turn markers."""
         spellings = [entries[index]]
         if is_reply and find_generated(self._added, text, spellings[0], start) is None:
             spellings.append(self._respelled(entries[: index + 1]))
@@ -393,7 +401,7 @@ class ConversationRenderer:
         return None
 
     def _respelled(self, entries: Sequence[Entry]) -> Entry:
-        """The assistant's last message as the template spells it, where it says all that was generated."""
+        """The assistant's last message as the template spells it, if that says all that was generated."""
         entry = entries[-1]
         try:
             opening = self._render(entries[:-1], True).text
@@ -417,10 +425,10 @@ class ConversationRenderer:
         text: ControlledText,
         end: int | None,
     ) -> list[Entry]:
-        """The entries with the tokens that they are now. They end at `end` of the text, as far as that is known."""
+        """The entries with their new token spans. The last one ends at `end` of the text, if that is known."""
         moved = next((i for i, entry in enumerate(entries) if not 0 <= entry.end <= kept), len(entries))
         first = max(moved, len(entries) - MOST_SPANS)
-        borders = {0: 0, len(entries): len(text.text) if end is None else end}  # before which entry, where in the text
+        borders = {0: 0, len(entries): len(text.text) if end is None else end}  # entry index -> start in the text
         for i in range(max(first, self._conversation.start == 0), len(entries)):
             border = self._border(entries[:i], text)
             if border is not None:
@@ -440,13 +448,13 @@ class ConversationRenderer:
         return spans
 
     def _opening(self, text: ControlledText, end: int | None) -> str:
-        """What opens the assistant's turn at the end of a text, from its first control token on."""
+        """Text that opens the assistant's turn at the end of a text, from its first control token on."""
         controls = [control.start for control in self._added.controls_in(text)]
         prompt = [start for start in controls if end is not None and start >= end]
         return text.text[(prompt or controls[-1:] or [len(text.text)])[0] :]
 
     def _border(self, entries: Sequence[Entry], text: ControlledText) -> int | None:
-        """Where the part of a rendering that spells the first entries ends, as far as the template says."""
+        """Length of the part of a rendering that spells these first entries; None if the template does not show it."""
         try:
             part = self._render(entries, False).text
         except TemplateTimeout:
@@ -457,5 +465,5 @@ class ConversationRenderer:
 
 
 def asks_for_reply(messages: Sequence[Mapping[str, Any]]) -> bool:
-    """Is it the assistant's turn after these messages?"""
+    """Returns whether the assistant's turn comes after these messages."""
     return bool(messages) and messages[-1]["role"] not in (*GIVES_INSTRUCTIONS, "assistant")

@@ -1,6 +1,6 @@
-"""Which roles a chat template takes, and what messages of the others become: words of the user's.
+"""Roles that a chat template takes, and the conversion of messages in other roles to a user's words.
 
-A template is tried once with each kind of message, without tools and with them; one more kind is a row of `_KINDS`.
+A template is probed once with each kind of message, without tools and with them; a new kind is a row of `_KINDS`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .messages import WriteCalls, text_of, with_calls_as_text, with_result_as_wo
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]] | None
 Try = Callable[[Messages, Tools, bool, float], str]
-"""What a template makes of messages, nothing where it refuses them; `bool`: the assistant speaks next."""
+"""Renders messages with a template, "" if it refuses them; `bool`: whether the assistant speaks next."""
 
 GIVES_INSTRUCTIONS = ("system", "developer")
 _ONE, _OTHER = (secrets.token_hex(8) for _ in range(2))  # words that no template has of its own
@@ -49,20 +49,21 @@ _KINDS: Mapping[str, Sequence[Messages]] = {
         [_USER, {"role": "assistant", "content": _ONE}, {"role": "assistant", "content": _OTHER}, _USER]
     ],
 }
-"""Messages by their kind: a template takes it that writes the words of one of these lists."""
+"""Probes by kind of message: a template takes a kind if it writes the words of one of its lists."""
 
 
 class Roles:
-    """Of one chat template, which is tried by `tried`."""
+    """Roles of one chat template, found with the renderer `tried`."""
 
     def __init__(self, tried: Try, write_calls: WriteCalls) -> None:
         self._tried = tried
         self._write_calls = write_calls
         self._found: dict[tuple[str, bool], bool] = {}
-        self._way: dict[bool, int] = {}  # in which tools are given
+        self._way: dict[bool, int] = {}  # the way tools are passed, by whether there are some
 
     def takes(self, kind: str, tools: Tools, seconds: float) -> bool:
-        """Does it write messages of a kind? Said of all kinds where it does not even write a user's."""
+        """Returns whether the template renders messages of a kind. True for all kinds if it does not even render a
+        user's."""
         key = kind, bool(tools)
         if key not in self._found:
             self._found[key] = any(
@@ -73,7 +74,8 @@ class Roles:
         return self._found[key]
 
     def takes_alone(self, tools: Tools, seconds: float) -> bool:
-        """Does it write a system prompt, and tools, before anybody asks something, and go on from that?"""
+        """Returns whether the template renders a system prompt and tools before any question, as a prefix of the
+        whole."""
         key = "alone", bool(tools)
         if key not in self._found:
             prompt = {"role": "system", "content": _ONE}
@@ -85,8 +87,8 @@ class Roles:
         return self._found[key]
 
     def tools(self, tools: Tools, seconds: float) -> Tools:
-        """Tools as the template is given them: with descriptions throughout where it breaks off without, None where it
-        breaks off at all of them, an empty list where it was made for tools alone."""
+        """Tools in the form that the template takes: as given, with descriptions on all properties, or None if it fails
+        on any; without tools, None or an empty list."""
         ways: Sequence[Callable[[], Tools]] = (
             [lambda: tools, lambda: [_described(tool) for tool in tools], lambda: None]
             if tools
@@ -98,7 +100,7 @@ class Roles:
         return ways[self._way[bool(tools)]]()
 
     def fitted(self, messages: Messages, tools: Tools, seconds: float) -> Messages:
-        """Messages that say the same in roles that the template takes, and in an order that it takes."""
+        """Messages of the same meaning in roles, and an order, that the template takes."""
         takes = partial(self.takes, tools=tools, seconds=seconds)
         roles = [message["role"] for message in messages]
         if "developer" in roles and not (takes("developer") and takes("system")):
@@ -117,7 +119,8 @@ class Roles:
         return messages
 
     def _without_systems(self, messages: Messages, takes: Callable[[str], bool]) -> Messages:
-        """Instructions at the front are one message, or part of the first question; later ones are a user's words."""
+        """Merges instructions at the front into one message, or into the first question; later ones become user
+        messages."""
         front = next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
         first, rest = messages[:front], messages[front:]
         later = any(message["role"] == "system" for message in rest)
@@ -134,7 +137,7 @@ class Roles:
 
 
 def _described(value: Any) -> Any:
-    """A tool definition in which each property has a description, if an empty one."""
+    """A tool definition in which each property has a description, an empty one if need be."""
     if not isinstance(value, Mapping):
         return value
     described = {key: _described(item) for key, item in value.items()}
@@ -160,7 +163,7 @@ def _in_a_row(messages: Messages, role: str) -> bool:
 
 
 def _joined(messages: Messages, role: str) -> Messages:
-    """Messages of a role that follow each other are one, a paragraph each."""
+    """Merges consecutive messages of a role into one, a paragraph each."""
     joined: list[Mapping[str, Any]] = []
     for is_one, row in groupby(messages, lambda message: _is_plain(message, role)):
         each = list(row)
@@ -175,7 +178,7 @@ def _asks_behind_results(messages: Messages) -> bool:
 
 
 def _with_results(messages: Messages) -> Messages:
-    """What a user asks behind a result is a paragraph of that."""
+    """Merges a user's message after a result into that result, as a paragraph."""
     folded: list[Mapping[str, Any]] = []
     for message in messages:
         if message["role"] == "user" and folded and folded[-1]["role"] == "tool":

@@ -1,4 +1,4 @@
-"""Chat messages as text, by the chat template of a model."""
+"""Renders chat messages to text with a model's chat template."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from agentkv_runtime.text.added_tokens import ControlledText
     from agentkv_runtime.text.tokenizer import Tokenizer
 
-MOST_SECONDS = 10.0  # that a chat template may run
+MOST_SECONDS = 10.0  # time limit of a chat template
 
-# They begin as differently as questions may, so that what is the same before them is the same before any other.
+# They begin as differently as questions may, so that their common prefix is that of any question.
 _QUESTIONS = ("a", "B", "1", "\n", " .", "\u4e2d", "<")
 
 Tools = Sequence[Mapping[str, Any]] | None
@@ -34,8 +34,8 @@ Check = Callable[[str], None]
 
 
 class ReplyBegun(NamedTuple):
-    """A prompt in which the assistant speaks: its text, the messages that come before it, and what it has said, which
-    is the end of the text."""
+    """A prompt in which the assistant speaks: its text, the number of messages before it, and the part of its message
+    already said, which ends the text."""
 
     text: ControlledText
     messages: int
@@ -43,28 +43,28 @@ class ReplyBegun(NamedTuple):
 
 
 class TemplateRenderer:
-    """The chat template of one model. `seconds` bound the template; `check` sees a text before it is worked on.
+    """The chat template of one model. `seconds` limits its run time; `check` gets each text before it is processed.
 
-    Everything here raises InvalidInput where the template refuses, TemplateTimeout where it takes too long.
+    Methods raise InvalidInput if the template refuses, TemplateTimeout if it takes too long.
     """
 
     def __init__(self, tokenizer: Tokenizer, find_format: Callable[[], Format]) -> None:
         self._tokenizer = tokenizer
         self._find_format = find_format
         self._roles = Roles(self._tried, self._write_calls)
-        self._text = secrets.token_hex(16)  # stands for text that is no message's; no content spells it
-        self._end = secrets.token_hex(16)  # stands for the end of a message that is gone on with
-        self._closing: list[int] | None = None  # what ends an assistant's turn, once it was asked for
-        # What was found of the template without tools (False) and with them (True), which may be two.
+        self._text = secrets.token_hex(16)  # placeholder of text outside of messages; no content has it
+        self._end = secrets.token_hex(16)  # placeholder of the end of a message to continue
+        self._closing: list[int] | None = None  # tokens that end an assistant's turn, once computed
+        # Findings about the template without tools (False) and with them (True), which may be two templates.
         self._parts: dict[bool, bool] = {}  # whether it takes text parts
         self._texts: dict[bool, bool] = {}  # whether it takes texts
         self._none: dict[bool, bool] = {}  # whether it takes None for the content beside calls
         self._ids: dict[bool, bool] = {}  # whether it takes ids of calls of any form
-        self._tells_tools: bool | None = None  # whether the messages must tell of tools, once there were some
-        self._front: tuple[object, ControlledText] | None = None  # what was rendered last of a conversation's front
+        self._tells_tools: bool | None = None  # whether the messages must describe tools, once there were some
+        self._front: tuple[object, ControlledText] | None = None  # the last rendered front of a conversation
 
     def closed_already(self, log: Sequence[int], seconds: float) -> int:
-        """How many tokens at the end of a log close an assistant's turn, as far as it is closed."""
+        """Number of tokens at the end of a log that are a beginning of the assistant's turn closing."""
         if self._closing is None:
             closing = self.render_from([], None, False, {}, seconds, lambda _: None, after_text=True)
             self._closing = self._tokenizer.encode_next(closing)
@@ -82,7 +82,8 @@ class TemplateRenderer:
         *,
         after_text: bool,
     ) -> ControlledText:
-        """A conversation from its start; or `after_text`, which counts as an assistant's turn that is to be closed."""
+        """Renders a conversation from its start; or `after_text`, which counts as an assistant's turn that is to be
+        closed."""
         if not after_text:
             return self.render(messages, tools, reply, variables, seconds, check)
         so_far: list[Mapping[str, Any]] = [_user("."), {"role": "assistant", "content": self._text}]
@@ -102,8 +103,8 @@ class TemplateRenderer:
         *,
         after_text: bool = False,
     ) -> ReplyBegun:
-        """A conversation behind which the assistant speaks, whoever spoke last. After itself it goes on with what it
-        said, white space at its end left out; where it said nothing, that message is not there."""
+        """Renders a conversation after which the assistant speaks, regardless of the last role. Its own last message is
+        continued, without trailing whitespace; an empty one is dropped."""
         if not messages:
             raise InvalidInput("nothing was said that the assistant could answer; extend the branch by a message first")
         *before, last = messages
@@ -134,10 +135,10 @@ class TemplateRenderer:
         seconds: float,
         check: Check,
     ) -> ControlledText:
-        """A conversation as the template spells it: in roles and contents that it takes.
+        """Renders a conversation in roles and contents that the template takes.
 
-        Where nobody has asked anything yet, and the template writes instructions and tools with the first question
-        alone, it is what stands before that, whatever is asked.
+        If there is no question yet, and the template writes instructions and tools only together with the first one,
+        the result is the common beginning for all questions.
         """
         with template_errors():
             if tools and self._tells_tools is None:
@@ -148,13 +149,13 @@ class TemplateRenderer:
             asked = any(message["role"] not in GIVES_INSTRUCTIONS for message in messages)
             if asked or (messages and self._roles.takes_alone(tools, seconds)):
                 return self._spelled(messages, tools, reply, variables, seconds, check)
-            if reply and messages:  # what there is is the question
+            if reply and messages:  # the last message is the question
                 *before, last = messages
                 return self._spelled([*before, {**last, "role": "user"}], tools, True, variables, seconds, check)
             return self._before_question(messages, tools, variables, seconds, check)
 
     def takes_calls(self, tools: Tools, seconds: float) -> bool:
-        """Does the template write the calls of a message, and not its content alone?"""
+        """Returns whether the template writes the calls of a message, not only its content."""
         with template_errors():
             return self._roles.takes("calls", self._roles.tools(tools, seconds), seconds)
 
@@ -166,7 +167,7 @@ class TemplateRenderer:
         seconds: float,
         check: Check,
     ) -> ControlledText:
-        """What the template writes before the user's first words."""
+        """Text that the template writes before the user's first words, the same for any words."""
         of = [*messages], tools, {**variables}
         if self._front is not None and self._front[0] == of:
             return self._front[1]
@@ -197,8 +198,8 @@ class TemplateRenderer:
         seconds: float,
         check: Check,
     ) -> ControlledText:
-        """Messages in roles that the template takes. Text parts are joined where it knows of texts only, no content
-        beside calls is an empty one where it knows of texts only, and reasoning has the name that it knows."""
+        """Renders messages in roles and forms that the template takes: contents as text or parts, None or empty text
+        beside calls, ids of calls, the name of reasoning."""
         messages = self._roles.fitted(messages, tools, seconds)
         if any(isinstance(message.get("content"), list) for message in messages) and not self._takes_parts(
             tools, seconds
@@ -216,7 +217,7 @@ class TemplateRenderer:
         return self._tokenizer.render(messages, tools, reply, variables, seconds, check)
 
     def _takes_parts(self, tools: Tools, seconds: float) -> bool:
-        """Does the template make the same of a text part as of the text?"""
+        """Returns whether the template renders a text part as it renders the text."""
         if bool(tools) not in self._parts:
             text = secrets.token_hex(8)
             one, other = (self._made(messages, tools, True, seconds) for messages in _as_both(text))
@@ -224,7 +225,7 @@ class TemplateRenderer:
         return self._parts[bool(tools)]
 
     def _takes_texts(self, tools: Tools, seconds: float) -> bool:
-        """Does the template write a content that is a text, or none at all?"""
+        """Returns whether the template renders a text content, or neither texts nor parts."""
         if bool(tools) not in self._texts:
             text = secrets.token_hex(8)
             one, other = (self._made(messages, tools, True, seconds) for messages in _as_both(text))
@@ -232,7 +233,7 @@ class TemplateRenderer:
         return self._texts[bool(tools)]
 
     def _takes_none(self, tools: Tools, seconds: float) -> bool:
-        """Does the template write a call without content, and no None?"""
+        """Returns whether the template renders calls without content, and not as "None"."""
         if bool(tools) not in self._none:
             name = "f" + secrets.token_hex(8)
             call = {"id": "call00000", "type": "function", "function": {"name": name, "arguments": {}}}
@@ -247,7 +248,7 @@ class TemplateRenderer:
         return self._none[bool(tools)]
 
     def _takes_ids(self, tools: Tools, seconds: float) -> bool:
-        """Does the template take ids of calls as other makers write them, or no ids at all?"""
+        """Returns whether the template takes call ids of any form, or none."""
         if bool(tools) not in self._ids:
             plain, other, none = (
                 self._tried(_called(ids), tools, True, seconds) for ids in ({"id": "call00000"}, {"id": "call_0"}, {})
@@ -256,7 +257,7 @@ class TemplateRenderer:
         return self._ids[bool(tools)]
 
     def _write_calls(self, content: str, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-        """A message and its calls as the model writes them; in tags, as JSON, where it is not known how."""
+        """Writes a message and its calls in the model's call format; as JSON in tags if that is unknown."""
         try:
             return self._find_format().write(content, calls)
         except FormatError:
@@ -264,8 +265,8 @@ class TemplateRenderer:
             return "\n".join([*filter(None, [content]), *(f"<tool_call>\n{call}\n</tool_call>" for call in each)])
 
     def _must_tell(self, tools: Sequence[Mapping[str, Any]], seconds: float) -> bool:
-        """Does the template tell the model of no tools, or was a format asked for that is told otherwise? Logs where
-        nothing can be told: the model will hardly call them."""
+        """Returns whether messages must describe the tools: the template does not, or the chosen format needs it. Logs
+        a warning if nothing can describe them, since the model will hardly call them."""
         form = self._find_format()
         made = self._tried([_user(".")], self._roles.tools(tools, seconds), True, seconds)
         names = [str(tool.get("function", tool).get("name")) for tool in tools]
@@ -278,12 +279,12 @@ class TemplateRenderer:
         return True
 
     def _tried(self, messages: Sequence[Mapping[str, Any]], tools: Tools, reply: bool, seconds: float) -> str:
-        """What the template makes of messages whose contents are texts, nothing where it refuses them."""
+        """Renders messages with text contents, in the form that the template takes; "" if it refuses them."""
         taken = messages if self._takes_texts(tools, seconds) else with_text_parts(messages)
         return self._made(taken, tools, reply, seconds)
 
     def _made(self, messages: Sequence[Mapping[str, Any]], tools: Tools, reply: bool, seconds: float) -> str:
-        """What it makes of messages as they are."""
+        """Renders messages as they are; "" if the template refuses them."""
         try:
             return self._tokenizer.render(messages, tools, reply, {}, seconds).text
         except TemplateTimeout:
@@ -294,7 +295,7 @@ class TemplateRenderer:
 
 @contextmanager
 def template_errors() -> Iterator[None]:
-    """What the tokenizer refuses, as InvalidInput; TemplateTimeout goes through."""
+    """Converts TokenizerError to InvalidInput; TemplateTimeout passes through."""
     try:
         yield
     except TemplateTimeout:
@@ -304,7 +305,7 @@ def template_errors() -> Iterator[None]:
 
 
 def _in_common(sequences: Sequence[Sequence[object]]) -> int:
-    """With how many items all of them begin."""
+    """Length of the common prefix of all sequences."""
     places = enumerate(zip(*sequences, strict=False))
     return next((place for place, items in places if len(set(items)) > 1), min(map(len, sequences)))
 

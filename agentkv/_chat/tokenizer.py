@@ -1,6 +1,6 @@
-"""The tokenizer of an open model, and the text of tokens as the engine spells what it generates.
+"""The tokenizer of an open model, and incremental text of generated tokens.
 
-A character that is begun but not ended has no text yet: the token that ends it gets all of it. It becomes U+FFFD once
+An incomplete character has no text yet: the token that completes it gets the whole character. It becomes U+FFFD once
 something else follows.
 """
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from agentkv_runtime.text.tokenizer import Tokenizer as RuntimeTokenizer
 
 
-_MOST_IDS = 1 << 22  # of a table
+_MOST_IDS = 1 << 22  # entries of a table
 
 
 class Tokenizer:
-    """Text to ids and back, and conversations to ids: `Context.tokenizer`. Everything here is synchronous.
+    """Converts text to ids and back, and conversations to ids: `Context.tokenizer`. All methods are synchronous.
 
-    Every method raises InvalidInput for what it cannot take.
+    All methods raise InvalidInput for invalid arguments.
     """
 
     def __init__(self, tokenizer: RuntimeTokenizer, chat: TemplateRenderer, model_vocab_size: int) -> None:
@@ -53,35 +53,35 @@ class Tokenizer:
 
     @property
     def special_ids(self) -> list[int]:
-        """Ids that stand for no text: control tokens and ends."""
+        """Ids without text: control tokens and end tokens."""
         return list(self._tokenizer.special_ids)
 
     @property
     def bos_ids(self) -> list[int]:
-        """What the model expects in front of a text, often one id, often nothing."""
+        """Ids that the model expects at the beginning of a text: often one, often none."""
         return list(self._tokenizer.bos_ids)
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether `apply_chat` works."""
+        """Whether the model has a chat template, which `apply_chat` needs."""
         return self._tokenizer.has_chat_template
 
     @property
     def template_variables(self) -> frozenset[str]:
-        """The names that the chat template looks up, such as `messages` and `enable_thinking`."""
+        """Names of the variables that the chat template reads, such as `messages` and `enable_thinking`."""
         return self._tokenizer.template_variables
 
     def encode(self, text: str, *, bos: bool = False, parse_special: bool = True) -> list[int]:
-        """Ids of a text. `bos` puts `bos_ids` in front; with `parse_special=False` an added token (control tokens,
-        `<tool_call>` and the like) that is spelled out in the text stays plain text, which is what untrusted input
-        needs."""
+        """Encodes a text. `bos` prepends `bos_ids`; with `parse_special=False` the text of an added token (control
+        tokens, `<tool_call>` and the like) is encoded as plain text, as untrusted input needs."""
         if not isinstance(text, str | bytes):
             raise InvalidInput(f"text is a {type(text).__name__}, but it must be a str")
         bos, parse_special = checked_bool(bos, "bos"), checked_bool(parse_special, "parse_special")
         return self._tokenizer.encode(checked_text(text, "text"), bos=bos, parse_special=parse_special)
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
-        """Text of ids; bytes that are no UTF-8 become U+FFFD, and ids that only the model has become nothing."""
+        """Decodes ids to text. Bytes that are not UTF-8 become U+FFFD; padding ids, which only the model has, become
+        nothing."""
         skip_special = checked_bool(skip_special, "skip_special")
         if not isinstance(ids, np.ndarray):
             try:
@@ -93,8 +93,8 @@ class Tokenizer:
         return self._tokenizer.decode([i for i in tokens if i < size], skip_special=skip_special)
 
     def token_bytes(self, size: int | None = None) -> list[bytes]:
-        """The bytes that each id stands for; joined, they are the text. `size` pads the list with empty entries up to
-        the model's vocabulary."""
+        """The bytes of each id; joined, they are the text. `size` pads the list with empty entries up to the model's
+        vocabulary."""
         size = self.vocab_size if size is None else checked_count(size, "size", 0, max(self._ids, _MOST_IDS))
         return self._tokenizer.token_bytes(size)
 
@@ -105,10 +105,10 @@ class Tokenizer:
         add_generation_prompt: bool = True,
         **variables: Any,
     ) -> list[int]:
-        """Ids of a conversation under the model's chat template.
+        """Encodes a conversation with the model's chat template.
 
-        Control tokens come from the template alone: those that messages or tools spell out are text. A message's
-        `role` is a word of the template's own; do not take it from others.
+        Control tokens come from the template alone: in messages and tools their spellings are plain text. A message's
+        `role` is written into the template's markup; do not take it from untrusted input.
 
         Args:
             messages: mappings with a `role` and a `content`.
@@ -128,13 +128,13 @@ class Tokenizer:
         add_generation_prompt: bool = True,
         **variables: Any,
     ) -> str:
-        """The text of which `apply_chat` makes ids. Raises as it does."""
+        """The text that `apply_chat` encodes. Raises as `apply_chat`."""
         return self._render(messages, tools, add_generation_prompt, variables).text
 
     def _render_reply(
         self, messages: Sequence[ChatMessage], tools: object, variables: Mapping[str, Any]
     ) -> ControlledText:
-        """What the assistant answers, or goes on from within its last message."""
+        """Renders the prompt of a reply, or of the continuation of the assistant's last message."""
         checked, definitions = checked_messages(messages), checked_tools(tools)
         ordered = [checked[place] for place in in_call_order(checked)]
         try:
@@ -158,31 +158,31 @@ _ENDED = ("eos", "stop")  # by the model or a stop string, behind which nothing 
 
 
 def text_decoder(begun: bytes = b"") -> codecs.IncrementalDecoder:
-    """What makes text of bytes as they come, behind the beginning of a character."""
+    """An incremental UTF-8 decoder (errors replaced) that has read `begun`, the beginning of a character."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     decoder.decode(begun)
     return decoder
 
 
 def text_of_generation(spelled: bytes, finish_reason: str | None) -> str:
-    """The text of what was generated: whole characters."""
+    """Decodes generated bytes; an incomplete character at the end is left out unless the generation is ended."""
     return text_decoder().decode(spelled, final=is_ended(finish_reason))
 
 
 def is_ended(finish_reason: str | None) -> bool:
-    """Does nothing end a character that such a generation has begun?"""
+    """Returns whether an incomplete character at the end stays incomplete: after an end token or a stop string."""
     return finish_reason in _ENDED
 
 
 def beginning(spelled: bytes) -> bytes:
-    """The bytes at the end that begin a character and do not end it."""
+    """The trailing bytes that are an incomplete character."""
     decoder = text_decoder()
     decoder.decode(spelled[-_LONGEST_BEGINNING:])
     return decoder.getstate()[0]
 
 
 class Detokenizer:
-    """Of one model. Bytes that are not UTF-8 become U+FFFD; ids that only the model has stand for nothing."""
+    """Converts a model's tokens to text. Bytes that are not UTF-8 become U+FFFD; padding ids become nothing."""
 
     def __init__(self, tokenizer: RuntimeTokenizer) -> None:
         self._tokenizer = tokenizer
@@ -196,11 +196,11 @@ class Detokenizer:
         return frozenset(self._tokenizer.special_ids)
 
     def text_of(self, token: int) -> str:
-        """What one token spells by itself, a special one too."""
+        """Text of one token by itself, special ones included."""
         return self.bytes_of(token).decode("utf-8", "replace")
 
     def begun(self, tokens: Sequence[int]) -> bytes:
-        """The bytes of a character that the last tokens begin and do not end."""
+        """Bytes of an incomplete character at the end of the tokens."""
         spelled = b""
         for token in reversed(tokens):
             if token in self._special or len(spelled) >= _LONGEST_BEGINNING:
@@ -209,7 +209,7 @@ class Detokenizer:
         return beginning(spelled)
 
     def whole(self, tokens: Sequence[int]) -> str:
-        """The text of tokens, special ones too, without a character that the last ones begin and do not end."""
+        """Text of tokens, special ones included, without an incomplete character at the end."""
         begun, end, cut = len(self.begun(tokens)), len(tokens), b""
         while begun and (len(cut) < begun or cut[0] & 0xC0 == 0x80):  # back to where a character begins
             end -= 1
@@ -218,9 +218,9 @@ class Detokenizer:
         return self._tokenizer.decode(ids, skip_special=False) + cut[: len(cut) - begun].decode("utf-8", "replace")
 
     def visible_bytes(self, tokens: Iterable[int]) -> bytes:
-        """The same as bytes, of which the last may be a part of a character."""
+        """Bytes of tokens without special ones; the end may be an incomplete character."""
         return b"".join(self.bytes_of(token) for token in tokens if token not in self._special)
 
     def bytes_of(self, token: int) -> bytes:
-        """The bytes of one token, a special one too."""
+        """Bytes of one token, special ones included."""
         return self._bytes[token] if token < len(self._bytes) else b""

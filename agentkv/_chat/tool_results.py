@@ -1,4 +1,4 @@
-"""Results of tools, each put behind the call that it answers, whatever order they come in."""
+"""Moves each tool result behind the call that it answers, in any order of arrival."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PLAIN = re.compile("[A-Za-z0-9]{9}")
 
 @dataclass(slots=True)
 class _Turn:
-    """Messages of the assistant's in a row, and what follows up to the next one; by their place in the list."""
+    """Consecutive messages of the assistant, and the others up to its next one, by their indices."""
 
     messages: Sequence[Mapping[str, Any]]
     said: list[int] = field(default_factory=list)
@@ -25,26 +25,26 @@ class _Turn:
 
     @property
     def follows(self) -> bool:
-        """Does anything follow what the assistant said?"""
+        """Whether any message follows the assistant's."""
         return bool(self.results or self.others)
 
     @property
     def calls(self) -> list[Mapping[str, Any]]:
-        """What the assistant calls."""
+        """The assistant's calls."""
         return [call for index in self.said for call in self.messages[index].get("tool_calls") or ()]
 
     def id_of(self, result: int) -> str | None:
-        """Of the call that a result answers; None where it does not say."""
+        """Id of the call that a result answers; None if it names none."""
         return self.messages[result].get("tool_call_id") or None
 
     def is_over(self, there: int | None, *, last: bool, answered: bool) -> bool:
-        """May no more results of its calls come? `there` is as `in_call_order` takes it."""
+        """Returns whether no more results of its calls may come. `there` is as in `in_call_order`."""
         if there is None:
             return not last or self.follows
         return answered and bool(not last or self.others) and max(self.said + self.results + self.others) >= there
 
     def answers(self) -> tuple[dict[int, int], list[int]]:
-        """The results by the number of their call; and those that fit none. Ids come first, then places."""
+        """Results by the index of their call, and the results that fit none. Matches ids first, then order."""
         calls, answers, without = self.calls, dict[int, int](), []
         for result in self.results:
             name = self.id_of(result)
@@ -68,21 +68,20 @@ class _Turn:
 def in_call_order(
     messages: Sequence[Mapping[str, Any]], *, there: int | None = None, unread: Collection[str] = ()
 ) -> list[int]:
-    """The places of messages in the order in which a template gets them: results stand right behind their calls, in
-    the order of these.
+    """Indices of messages in template order: each result directly behind its call, in the order of the calls.
 
-    A result answers the call that has its id. Where one of the two has no id, it answers the next call, rather one of
-    its tool. Ids are those of one turn: later calls may have the same.
+    A result answers the call with its id. Where one of the two has no id, it answers the next call, preferably one of
+    its tool. Ids are unique within one turn only.
 
     Args:
         messages: as `checked_messages` makes them.
-        there: so many of them are on a branch already, which the others extend: calls that nothing answers were not
-            run then, results may be of calls that are not known any more, and more of them may follow. None where the
+        there: number of messages that are on a branch already, which the others extend: unanswered calls there were not
+            run, results may belong to calls that are no longer known, and more results may follow. None where the
             messages are a whole conversation.
-        unread: ids of calls that could not be read; what answers them stays where it is.
+        unread: ids of calls that could not be parsed; their results stay in place.
 
     Raises:
-        InvalidInput: a result that no call waits for, or a call whose result is missing.
+        InvalidInput: a result without a waiting call, or a call without a result.
     """
     order: list[int] = []
     turns = _turns(messages)
@@ -102,7 +101,7 @@ def in_call_order(
 
 
 def check_answered(messages: Sequence[Mapping[str, Any]]) -> None:
-    """Raises InvalidInput where the assistant is to speak, and calls of its last message wait for their results."""
+    """Raises InvalidInput if the assistant is to speak while calls of its last message lack results."""
     turn = _turns(messages)[-1]
     answers, _ = turn.answers()
     if answers or not turn.follows:
@@ -112,8 +111,8 @@ def check_answered(messages: Sequence[Mapping[str, Any]]) -> None:
 def with_ids_of(
     messages: Sequence[Mapping[str, Any]], given: Mapping[str, Any], known: Mapping[str, Any]
 ) -> list[Mapping[str, Any]]:
-    """Results that follow a message, under the ids that its calls have where it is known: calls that are the same may
-    have other ids."""
+    """Renames results' ids from those of the calls in `given` to those of the same calls in `known`, up to the next
+    assistant message."""
     calls = zip(given.get("tool_calls") or (), known.get("tool_calls") or (), strict=False)
     ids = {call_id_of(one): call_id_of(other) for one, other in calls if call_id_of(one) and call_id_of(other)}
     turn = next((n for n, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
@@ -125,7 +124,7 @@ def with_ids_of(
 
 
 def has_plain_ids(messages: Sequence[Mapping[str, Any]]) -> bool:
-    """Have all calls and results ids as the strictest templates want them: nine letters and digits?"""
+    """Returns whether all calls and results have ids as the strictest templates require: nine letters and digits."""
     calls = [call for message in messages for call in message.get("tool_calls") or ()]
     results = [message for message in messages if message["role"] == "tool"]
     ids = [call_id_of(call) or "" for call in calls] + [message.get("tool_call_id") or "" for message in results]
@@ -133,7 +132,7 @@ def has_plain_ids(messages: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def with_plain_ids(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Messages with such ids, made of those that they have, where results stand behind their calls."""
+    """Messages with such ids, derived from their own, where results stand behind their calls."""
     changed: list[Mapping[str, Any]] = []
     waiting: list[str] = []
     for place, message in enumerate(messages):
@@ -156,7 +155,7 @@ def _plain(name: str) -> str:
 
 
 def call_id_of(call: Mapping[str, Any]) -> str | None:
-    """The id of a call; None where it has none."""
+    """The id of a call; None if it has none."""
     return call.get("id") or None
 
 

@@ -1,4 +1,4 @@
-"""Tools, calls and their results in the words of messages, for chat templates that know of no tools."""
+"""Writes tools, calls and results into the text of messages, for chat templates without tool support."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NESTED = {"properties", "items", "anyOf", "oneOf", "allOf", "$ref"}
 def messages_in_words(
     messages: Messages, tools: Definitions | None, form: Format, write: WriteCalls
 ) -> list[Mapping[str, Any]]:
-    """The messages with the tools in the system prompt, calls as text, and each result as a user's message."""
+    """Messages with the tools in the system prompt, calls as text, and each result as a user's message."""
     spelled = [with_calls_as_text(with_result_as_words(message), write) for message in messages]
     if not tools:
         return spelled
@@ -33,7 +33,7 @@ def messages_in_words(
 
 
 def tools_in_words(tools: Definitions, form: Format) -> str:
-    """What the model reads of its tools: a signature and a few words of each, and how they are called."""
+    """System prompt text on the tools: a signature and a short description of each, and how to call them."""
     shown = form.shown(tools)
     each = "\n".join(_tool_in_words(tool.get("function", tool)) for tool in shown)
     otherwise = "" if len(shown) > len(tools) else "\nIf no function fits, answer in words."
@@ -66,7 +66,7 @@ def _type_in_words(schema: Any) -> str:
 
 
 def _value_in_words(schema: Any) -> str:
-    """Its description, the values that there are, and the whole schema where a signature does not say it."""
+    """Description of a parameter, its enum values, and its whole schema if the signature cannot express it."""
     if not isinstance(schema, Mapping):
         return ""
     words = [str(schema["description"])] if schema.get("description") else []

@@ -1,1 +1,1 @@
-"""Where commands print, and the progress that they show."""
+"""Output of commands, and their progress display."""

@@ -1,4 +1,4 @@
-"""Where commands print, and how they refuse."""
+"""Output streams of commands, error exits, tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ stderr = Console(stderr=True, emoji=False)
 
 
 def bytes_text(n: int) -> str:
-    """A number of bytes as people read it."""
+    """A number of bytes in B, KiB, MiB or GiB."""
     value = float(n)
     for unit in ("B", "KiB", "MiB"):
         if value < 1024:
@@ -32,7 +32,7 @@ def bytes_text(n: int) -> str:
 
 
 def fail(message: object) -> NoReturn:
-    """Prints an error on one line and leaves with status 1."""
+    """Prints an error on one line and exits with status 1."""
     line = " ".join(part.strip() for part in str(message).splitlines())
     stderr.print(f"[bold red]error:[/] {escaped(line)}", soft_wrap=True)
     raise typer.Exit(1)
@@ -40,7 +40,7 @@ def fail(message: object) -> NoReturn:
 
 @contextmanager
 def reporting() -> Iterator[None]:
-    """Ends a command that cannot go on with one line that says why, and status 1."""
+    """Turns the errors that a command may raise into one line on stderr and exit status 1."""
     from agentkv_runtime.errors import (
         BackendError,
         ExportError,
@@ -66,7 +66,7 @@ def reporting() -> Iterator[None]:
         yield
     except refusals as error:
         fail(error)
-    except BrokenPipeError:  # whoever read what is printed is gone
+    except BrokenPipeError:  # the reader of the output is gone
         raise
     except OSError as error:
         fail(f"{error.filename}: {error.strerror}" if error.filename else error)
@@ -76,9 +76,9 @@ def reporting() -> Iterator[None]:
 
 @contextmanager
 def remembered_interrupts() -> Iterator[Callable[[], None]]:
-    """Yields what raises KeyboardInterrupt again once there was one: imports of large libraries swallow some.
+    """Yields a check that raises KeyboardInterrupt again once there was one: imports of large libraries swallow some.
 
-    One that ends in a finalizer, where Python would print it and go on, is remembered as well and not printed.
+    One that is raised in a finalizer, where Python would print it and go on, counts as well and is not printed.
     """
     before, unraisable = signal.getsignal(signal.SIGINT), sys.unraisablehook
     seen = False
@@ -96,7 +96,7 @@ def remembered_interrupts() -> Iterator[Callable[[], None]]:
         if seen:
             raise KeyboardInterrupt
 
-    if before is signal.default_int_handler:  # whoever asked for another one keeps it
+    if before is signal.default_int_handler:  # another handler stays
         signal.signal(signal.SIGINT, interrupt)
     sys.unraisablehook = tell
     try:
@@ -107,12 +107,12 @@ def remembered_interrupts() -> Iterator[Callable[[], None]]:
 
 
 def escaped(text: object) -> str:
-    """Text of unknown origin as rich markup that shows it and obeys nothing in it."""
+    """Escapes text of unknown origin for rich: no markup or control sequence in it takes effect."""
     return escape(printable(text))
 
 
 def print_rows(title: str, rows: Sequence[tuple[str, str]]) -> None:
-    """A table as wide as the terminal. Elsewhere a row is one line, which programs may read."""
+    """Prints a table as wide as the terminal. Elsewhere prints one line per row, for programs to parse."""
     if not stdout.is_terminal:
         width = max(len(name) for name, _ in rows)
         lines = [title, *(f" {name:<{width}}  {value}".rstrip() for name, value in rows)]
@@ -127,9 +127,9 @@ def print_rows(title: str, rows: Sequence[tuple[str, str]]) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table whose first column names things and whose others are numbers, within the terminal's width.
+    """Prints a table whose first column has names and whose others have numbers, within the terminal's width.
 
-    Elsewhere a row is one line, which programs may read.
+    Elsewhere prints one line per row, for programs to parse.
     """
     if stdout.is_terminal:
         table = Table(title=escaped(title), title_justify="left", box=None, header_style="bold")

@@ -1,4 +1,4 @@
-"""What a terminal shows while a model is downloaded or exported. Elsewhere nothing of it is written."""
+"""Terminal display of a model's download or export; off a terminal only `note` writes."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _DOWNLOAD = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemaining
 
 
 class _Words(ProgressColumn):
-    """What is being done, cut where it has no room."""
+    """The current step, truncated to the column."""
 
     def render(self, task: Task) -> Text:
         return Text(task.description, no_wrap=True, overflow="ellipsis")
 
 
 class _Remaining(ProgressColumn):
-    """About how long it goes on, where a share of it is known to be done, and otherwise how long it takes already."""
+    """Estimated time left once the done share is known, else the time elapsed."""
 
     max_refresh = 0.5
 
@@ -51,10 +51,10 @@ class _Remaining(ProgressColumn):
 
 
 class Display:
-    """One line that changes: first a download, then the steps of an export. From any thread."""
+    """One line that changes: first a download, then the steps of an export. Usable from any thread."""
 
     def __init__(self, check: Callable[[], None] = lambda: None) -> None:
-        """`check` is called at every change; what it raises ends what is shown."""
+        """`check` is called at every change; an exception from it ends the display."""
         self._check = check
         # What the program prints meanwhile goes where it would go otherwise.
         quiet: Any = {"console": stderr, "transient": True, "redirect_stdout": False, "redirect_stderr": False}
@@ -63,20 +63,20 @@ class Display:
         self._steps = Progress(*steps, **quiet)
 
     def received(self, done: int, total: int) -> None:
-        """So many bytes are here."""
+        """Shows the download at `done` of `total` bytes."""
         self._check()
         self._show(self._download, "downloading")
         self._download.update(self._download.task_ids[0], completed=done, total=total)
 
     def tell(self, what: str) -> None:
-        """This begins now."""
+        """Shows the beginning of step `what`; ends the download."""
         self._check()
         _stop(self._download)
         self._show(self._steps, what)
         self._steps.update(self._steps.task_ids[0], description=what)
 
     def done(self, share: float) -> None:
-        """So much of the time of all steps is over, 0 to 1."""
+        """Shows the share of the time of all steps that has passed, 0 to 1."""
         self._check()
         self._show(self._steps, "")
         task = self._steps.tasks[0]
@@ -85,12 +85,12 @@ class Display:
         self._steps.update(task.id, total=1.0, completed=share, ends=ends)
 
     def note(self, line: str) -> None:
-        """A line that stays, also where nothing else is shown."""
+        """Prints a line that stays, terminal or not."""
         self._check()
         stderr.print(escaped(line), soft_wrap=True)
 
     def stop(self) -> None:
-        """Leaves the terminal as it was. Idempotent."""
+        """Restores the terminal. Idempotent."""
         _stop(self._download)
         _stop(self._steps)
 
@@ -108,7 +108,8 @@ def _stop(progress: Progress) -> None:
 
 @contextmanager
 def displayed(stopped: str) -> Iterator[Display]:
-    """The display of a command, which ends where it cannot go on, saying `stopped` when it was told to."""
+    """Yields the display of a command. Errors end it as in `reporting`; an interrupt prints `stopped` and exits with
+    130."""
     try:
         with reporting(), remembered_interrupts() as check_interrupts:
             display = Display(check_interrupts)

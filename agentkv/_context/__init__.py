@@ -1,1 +1,1 @@
-"""Context and Branch: the public verbs, generations, streams and overflow."""
+"""Context and Branch: the public methods, generations, streams and overflow."""

@@ -1,4 +1,4 @@
-"""One line of history over the shared cache: tokens, KV and sampler state together."""
+"""Branch: one line of history over the shared cache: tokens, KV and sampler state together."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ MOST_STREAMS = 2**63 - 1
 
 
 class GenerateKwargs(TypedDict, total=False):
-    """What both verbs take beside `output`, for type checkers."""
+    """Options of `generate` and `stream` other than `output`, for type checkers."""
 
     max_tokens: int
     stop: str | Sequence[str] | None
@@ -63,11 +63,12 @@ class GenerateKwargs(TypedDict, total=False):
 class Branch:
     """One line of history. Made by `Context.branch` and `Branch.fork`.
 
-    A branch does one thing at a time: a verb on a branch that still runs something, an agent's turn included, raises
-    BranchBusy (`fork`, `mark` and `close` do not mind). Every verb raises BranchClosed after `close` and ContextClosed
-    after the Context was left.
-    A cancelled verb is settled before the cancellation goes on: a cancelled `extend` leaves the branch as it was, a
-    cancelled `generate` keeps the tokens it made.
+    A branch does one thing at a time: a method that changes or runs something raises BranchBusy while another one, or
+    an agent's turn, is running on the branch (`fork`, `mark` and `close` do not). Every method raises BranchClosed
+    after `close`, and ContextClosed after the Context's block.
+
+    A cancelled method is settled before the cancellation propagates: a cancelled `extend` leaves the branch as it was,
+    a cancelled `generate` keeps the tokens generated so far.
 
     A branch that is no longer referenced is closed.
     """
@@ -85,7 +86,7 @@ class Branch:
 
     @property
     def context(self) -> Context:
-        """The Context that it lives in."""
+        """The Context that the branch belongs to."""
         context: Context = self._handle.core.context
         return context
 
@@ -97,8 +98,8 @@ class Branch:
 
     @property
     def overflow(self) -> Overflow:
-        """What makes room when it does not fit any more; forks begin with their parent's. To be set by anybody, for
-        what begins after that."""
+        """The policy that makes room when the branch no longer fits; forks inherit it. Settable at any time, for
+        operations that begin later."""
         return self._handle.record.overflow
 
     @overflow.setter
@@ -107,22 +108,22 @@ class Branch:
 
     @property
     def closed(self) -> bool:
-        """Was it closed?"""
+        """Whether the branch, or its Context, is closed."""
         return self._handle.record.closed or not self._handle.loop.is_open
 
     @property
     def reused(self) -> int:
-        """How many of the tokens that it began with were in the cache already: all of them for a fork."""
+        """Number of initial tokens that were in the cache already: all of them for a fork."""
         return self._handle.record.reused
 
     @property
     def tokens(self) -> list[int]:
-        """Every token of the history, including the last sampled one; as of the last verb that ended."""
+        """All tokens of the history, including the last sampled one; as of the last completed method call."""
         return self._handle.state.tokens.tolist()
 
     @property
     def text(self) -> str:
-        """The tokens as text, special tokens included; a character that the last ones only begin is none of it."""
+        """The tokens as text, special tokens included; an incomplete character at the end is left out."""
         return self._handle.core.chat.detokenizer.whole(self.tokens)
 
     def __len__(self) -> int:
@@ -142,31 +143,30 @@ class Branch:
 
     @property
     def messages(self) -> list[Message]:
-        """The conversation: messages that were given, and what was generated in an assistant's turn; as of the last
-        verb that ended. Text and ids that the branch was extended with are no messages, outside of such a turn."""
+        """The conversation: messages from prompts, and those generated in assistant turns; as of the last completed
+        method call. Text and ids that extended the branch outside of such a turn are not messages."""
         history = self._handle.state
         return history.conversation.messages(history.tokens, self._handle.core.chat.reader)
 
     async def extend(self, prompt: Prompt, *, template: Mapping[str, Any] | None = None) -> Extended:
-        """Adds text, token ids or chat messages to the history and prefills them.
+        """Appends text, token ids or chat messages to the history and prefills them.
 
-        Messages go on from what is there, as the chat template spells the whole conversation: afterwards the tokens
-        are those of the whole. What the model generated stays token for token, unless the template spells another
-        message (it may leave out what the model thought in earlier turns): then the branch is rewritten from there
-        on, and the result says so.
-        Text is the caller's own, control tokens that it spells included; for what others wrote, give messages, or the
-        ids of `ctx.tokenizer.encode(text, parse_special=False)`.
+        Messages continue the conversation as the chat template renders it whole: afterwards the tokens are those of the
+        whole rendering. Generated messages stay token for token, unless the template renders them differently (it may
+        leave out the reasoning of earlier turns): then the branch is rewritten from there on, and the result says so.
+        Text is trusted: control tokens spelled in it are parsed. For untrusted text, pass messages, or the ids of
+        `ctx.tokenizer.encode(text, parse_special=False)`.
 
         All or nothing: on any error, and when cancelled, the branch is as it was.
 
         Args:
-            prompt: what to add.
+            prompt: the text, token ids or messages to append.
             template: variables for the chat template, such as `{"enable_thinking": False}`; only with messages. They
-                hold for what comes later as well, until they are given anew.
+                also apply to later messages, until set again.
 
         Raises:
-            InvalidInput: nothing to add, or not text, ids or messages; or the chat template refuses them.
-            ContextFull: fewer cells are free than tokens were given, and `overflow` makes no room.
+            InvalidInput: an empty prompt, one that is not text, ids or messages, or messages that the template refuses.
+            ContextFull: fewer cells are free than the prompt has tokens, and `overflow` makes no room.
             PositionsExhausted: more tokens than the model has positions.
         """
         encode = self._handle.core.chat.encoder.prompt
@@ -175,7 +175,7 @@ class Branch:
     def mark(self, name: str | None = None) -> Mark:
         """The present end of the history, to roll back to. Synchronous and free.
 
-        One with a name is also among `marks`, and saved with the branch; a later one takes the name over.
+        A named mark is also in `marks`, and saved with the branch; a later one of the same name replaces it.
         """
         self._handle.check_open()
         mark = self._handle.state.mark()
@@ -185,14 +185,14 @@ class Branch:
 
     @property
     def marks(self) -> dict[str, Mark]:
-        """The marks that were given a name, and that still hold."""
+        """The named marks that are still valid."""
         return dict(self._handle.state.marks)
 
     async def rollback(self, to: Mark | int) -> None:
-        """Takes back everything after a mark, or after the first `to` tokens. Moves no bytes.
+        """Removes everything after a mark, or after the first `to` tokens. Moves no bytes.
 
-        What `forget` freed since comes back as well, and what a window let go: the next verb feeds it again. What made
-        room (`overflow`) does not.
+        Tokens freed by `forget` since, or by a window, return as well: the next method feeds them again. Tokens removed
+        to make room (`overflow`) do not.
 
         Raises:
             InvalidRollback: a mark of another branch or of rewritten history, or a length beyond the present one.
@@ -207,12 +207,12 @@ class Branch:
     async def fork(self, n: int) -> list[Branch]: ...
 
     async def fork(self, n: int | None = None) -> Branch | list[Branch]:
-        """A child with the same history, or a list of `n`. Shares the cache; copies no keys or values.
+        """A child with the same history, or a list of `n` children. Shares the cache; copies no keys or values.
 
-        A branch that still generates can be forked: the child has the tokens made so far.
+        A branch can be forked while it generates: the child has the tokens generated so far.
 
         Raises:
-            TooManyBranches: more live branches than the cache was built for; then none is made.
+            TooManyBranches: more live branches than the cache supports; then no child is made.
         """
         self._handle.check_open()
         await self._handle.reload()
@@ -248,41 +248,38 @@ class Branch:
         output: Any = str,
         output_retries: int = 1,
     ) -> Generation[Any]:
-        """Samples tokens until something ends it. They all enter the history.
+        """Samples tokens until an end condition. All of them enter the history.
 
-        Behind messages the assistant speaks: where the last one is a system's or developer's, its turn is opened first,
-        and where the last one is its own, it goes on with that.
+        After messages the assistant speaks: if the last one is a system's or developer's, its turn is opened first, and
+        if the last one is its own, it is continued.
 
         Args:
-            max_tokens: at most this many tokens, at least 1.
+            max_tokens: maximum number of tokens, at least 1.
             stop: strings that end the generation; the text leaves them out, the history keeps them.
-            sampling: how tokens are drawn; None is greedy.
-            speculative: a strategy of `kv.spec` or your own, or None for none; left out, as the Context does. The
-                tokens are the same, in fewer forwards.
-            top_logprobs: also report so many of the most likely tokens in the place of each token, at most 20.
-            thinking: of a model that reasons, how many tokens of its message may be reasoning; they count for
-                `max_tokens` as all do. At so many the thought is closed, after a word that says so, and the answer
-                follows. False, as 0, closes it at once, or writes an empty one; True sets no bound; None leaves all as
-                it is. Switches of the chat template are set before: `Context.branch(template=...)`. A typed `output`
-                is what comes behind the thought; with None it comes at once.
-            output: what may be said. `str` is any text. A type is written as JSON (a choice of strings, such as
-                `Literal["yes", "no"]` or an Enum, as the bare word): a pydantic model, a dataclass, a TypedDict, int,
-                list[...], a union ... Else a kv.Regex, kv.JsonSchema or kv.Grammar, or a kv.Constraint of your own.
-                `Generation.output` is the value. An output that was cut short (by `max_tokens`, a cancellation, a full
-                cache, or a rollback into it) goes on when the same is asked for again. finish_reason is "stop" where
-                nothing may follow, "eos" where the model ends what may end.
-            output_retries: how often a value that the type's validators refuse is asked for again. The branch goes
-                back to where it was, and the tokens are drawn anew with another seed, by the model's own distribution
-                where it was greedy.
+            sampling: sampling parameters; None is greedy.
+            speculative: a strategy of `kv.spec` or your own, or None for none; by default the Context's. The tokens are
+                the same, in fewer forwards.
+            top_logprobs: number of most likely tokens to report at each position, at most 20.
+            thinking: for a model that reasons, the maximum number of reasoning tokens in its message; they count
+                towards `max_tokens`. At the limit the thought is closed, after a word that says so, and the answer
+                follows. False, same as 0, closes it at once, or writes an empty one; True sets no limit; None changes
+                nothing. Switches of the chat template are set before: `Context.branch(template=...)`. A typed `output`
+                follows the thought; with None there is no thought before it.
+            output: the constraint on the text. `str` is any text. A type is written as JSON (a choice of strings, such
+                as `Literal["yes", "no"]` or an Enum, as the bare word): a pydantic model, a dataclass, a TypedDict,
+                int, list[...], a union ... Else a kv.Regex, kv.JsonSchema or kv.Grammar, or your own kv.Constraint.
+                `Generation.output` is the value. A truncated output (by `max_tokens`, a cancellation, a full cache, or
+                a rollback into it) is continued by the next generation with the same `output`. finish_reason is "stop"
+                if nothing may follow, "eos" if the model ends a complete output.
+            output_retries: number of retries for a value that the type's validators reject. The branch is rolled back,
+                and the tokens are sampled with another seed; a greedy request then samples at temperature 1.
 
         Raises:
-            InvalidInput: an argument out of range, a branch without tokens, or an `output` that no grammar holds.
-            OutputInvalid: the last value was refused as well; the branch is as it was.
+            InvalidInput: an argument out of range, a branch without tokens, or an unsupported `output`.
+            OutputInvalid: the last value was rejected as well; the branch is as it was.
             PositionsExhausted: the branch is at the model's last position.
-            ModelError: a strategy that this is the first use of cannot be opened; DraftMismatch where it was not made
-                for this model.
-            StepFailed: a forward failed, or the strategy or the constraint did; the branch keeps the tokens that were
-                made before it.
+            ModelError: a strategy cannot be opened on its first use; DraftMismatch if it was not made for this model.
+            StepFailed: a forward, the strategy or the constraint failed; the branch keeps the tokens generated before.
         """
         self._handle.check_started("generate")
         retries = checked_count(output_retries, "output_retries", 0)
@@ -328,11 +325,11 @@ class Branch:
         buffer: int = DEFAULT_BUFFER,
         keep: Keep = "read",
     ) -> TokenStream[Any]:
-        """As `generate`, token by token: `async with branch.stream() as tokens: async for token in tokens: ...`.
+        """Same as `generate`, token by token: `async with branch.stream() as tokens: async for token in tokens: ...`.
 
         Leaving the block stops the generation, and the branch keeps exactly the tokens that were read, or with
-        `keep="made"` all that were made. A reader that falls `buffer` tokens behind pauses its own branch only.
-        A value that its type refuses is not asked for again, since it was read: `generation.output` raises.
+        `keep="made"` all that were generated. A reader that falls `buffer` tokens behind pauses its own branch only.
+        A value that its type rejects is not retried, since it was read: `generation.output` raises.
         """
         self._handle.check_started("stream")
         limit = checked_count(buffer, "buffer", 1, MOST_TOKENS)
@@ -351,8 +348,8 @@ class Branch:
         return TokenStream(self, request, limit, keep)
 
     async def draw_as(self, stream: int) -> None:
-        """Takes its random numbers from the stream of this number from now on, and its forks theirs from those derived
-        from it: the same prompt, seed and stream then give the same tokens, however many branches there were before.
+        """Sets the branch's random stream to number `stream`; its forks get streams derived from it. The same prompt,
+        seed and stream then give the same tokens, however many branches there were before.
 
         Raises:
             InvalidInput: `stream` is not in 0 <= stream < 2**63.
@@ -386,7 +383,7 @@ class Branch:
         return Choice(texts[int(np.argmax(scores))], int(np.argmax(scores)), scores)
 
     async def logits(self) -> NDArray[np.float32]:
-        """The next-token logits, float32 [vocab_size]. Costs a forward only where they are not known yet.
+        """The next-token logits, float32 [vocab_size]. Costs a forward only if they are not known yet.
 
         Raises:
             InvalidInput: a branch without tokens.
@@ -406,10 +403,10 @@ class Branch:
     async def adopt(self, other: Branch) -> None:
         """Takes over the history of another branch of the same Context, which stays as it is.
 
-        Marks of this branch hold as far as the two histories agree.
+        Marks of this branch stay valid up to where the two histories differ.
 
         Raises:
-            ForeignBranch: `other` lives in another Context.
+            ForeignBranch: `other` belongs to another Context.
         """
         self._handle.check_free()
         if not isinstance(other, Branch):
@@ -424,37 +421,38 @@ class Branch:
 
     @property
     def loaded(self) -> Loaded | None:
-        """Where a branch that was loaded from a file has its cells from; None for any other."""
+        """The origin of the cells of a branch loaded from a file; None for any other."""
         return self._handle.record.loaded
 
     async def save(self, path: str | Path, *, shareable: bool = False, progress: Progress | None = None) -> Saved:
-        """Saves the branch to a file, for `Context.load`: tokens, keys and values, messages, named marks, and what its
-        random numbers depend on. Takes it as it is now, also while it runs something; it and others go on meanwhile.
+        """Saves the branch to a file, for `Context.load`: tokens, keys and values, messages, named marks, and the state
+        of its random numbers. Saves the present state, also while the branch runs something; all branches continue
+        meanwhile.
 
-        What was at `path` is replaced once the file is whole and on the disk, or else stays as it is.
+        A file at `path` is replaced once the new one is complete and on the disk; on failure it stays as it is.
 
         Args:
-            path: the file; its folder must be there.
-            shareable: lay its cells out in pages, for `Context.load(path, shared=True)`. Up to a page is added for each
+            path: path of the file; its folder must exist.
+            shareable: lay its cells out in pages, for `Context.load(path, shared=True)`. Adds up to a page for each
                 head and array.
-            progress: called with the bytes that are done and the bytes in all.
+            progress: called with the bytes done and the bytes in total.
 
         Raises:
             SnapshotError: the file cannot be written.
-            InvalidInput: `shareable` on another backend than the CPU's.
+            InvalidInput: `shareable` on a backend other than "cpu".
         """
         self._handle.check_open()
         return await save_branches(self._handle.core, path, {"branch": self}, shareable, progress)
 
     async def offload(self, folder: str | Path | None = None) -> int:
-        """Moves the cells that no other branch shares out of the cache, and frees them. The next verb brings them back,
-        with the same bits; `mark` and `close` do not need them.
+        """Moves the cells that no other branch shares out of the cache, and frees them. The next method that needs them
+        reloads them, bit for bit; `mark` and `close` do not.
 
         Args:
-            folder: keep them in a file without a name in this folder; None keeps them in memory.
+            folder: store them in an unnamed temporary file in this folder; None stores them in memory.
 
         Returns:
-            How many cells were freed.
+            Number of cells freed.
 
         Raises:
             BranchBusy: the branch runs something.
@@ -468,18 +466,18 @@ class Branch:
         return await OffloadedCells(self._handle.loop, self.id, self._handle.state, store).offload()
 
     async def forget(self, p0: int, p1: int) -> int:
-        """Frees the cells of the tokens at [p0, p1). The tokens stay, and so do the positions of all others; what came
-        between still has in it what it saw, but from the last token on nothing sees them any more.
+        """Frees the cells of the tokens at [p0, p1). The tokens stay, and so do all positions; keys and values computed
+        in between still reflect them, but no token from the present end on attends to them.
 
-        This is part of the history: forks have it, it is saved, and a rollback to fewer tokens than there were takes it
-        back (then the tokens are fed again when the next verb needs them, see `ctx.stats.refed`). One to as
-        many tokens leaves it.
+        This is part of the history: forks inherit it, it is saved, and a rollback to fewer tokens than the branch had
+        then undoes it (the next method that needs the tokens feeds them again, see `ctx.stats.refed`). A rollback to
+        exactly as many tokens does not.
 
         Returns:
-            How many cells are free for it: none for those that other branches share.
+            Number of cells freed: cells that other branches share are not.
 
         Raises:
-            InvalidInput: positions that are not there; or the last one, from which comes what follows.
+            InvalidInput: positions that do not exist; or the last one, from which the next token is computed.
             BranchBusy: the branch runs something.
         """
         await self._handle.ready()
@@ -489,23 +487,23 @@ class Branch:
         return await self._handle.call(lambda engine: engine.forget(self.id, first, last))
 
     async def publish(self, name: str) -> None:
-        """Has the server keep the branch, as it is now, under a name, for `Context.attach` in any process: tokens, the
-        server's cells, messages, tools, named marks, the last output, and what its random numbers depend on.
+        """Stores the branch's present state on the server under a name, for `Context.attach` in any process: tokens,
+        the server's cells, messages, tools, named marks, the last output, and the state of its random numbers.
 
-        What this branch is extended by later is not there until it is published again: then it takes the place of what
-        was. That is so for the branch that published it, and for one that was attached; not for their forks, nor where
-        somebody else changed it there since. Sent again where its answer is lost, and done once.
+        Later changes of this branch are not stored until it is published again, which replaces the stored one. The
+        branch that published it, and one that was attached to it, may do so; their forks may not, nor anyone once
+        another client has changed it there. The request is retried if its answer is lost, and executed once.
 
-        The server keeps it as it keeps the branches of `/v1/branches`, where it has the same name: until somebody
-        deletes it, it was idle for long (`agentkv serve --branch-seconds`), or the server ends.
+        The server keeps it like the branches of `/v1/branches`, where it has the same name: until it is deleted, has
+        been idle for too long (`agentkv serve --branch-seconds`), or the server ends.
 
         Args:
             name: 1 to 64 letters, digits, "_", "." and "-"; the first one a letter or a digit.
 
         Raises:
-            BranchExists: another branch has that name, or somebody changed this one there.
+            BranchExists: another branch has that name, or another client has changed this one there.
             BranchBusy: the branch runs something.
-            InvalidInput: no name, or no server of `agentkv serve`.
+            InvalidInput: an invalid name, or no server of `agentkv serve`.
             RemoteError: no server answers.
         """
         await self._handle.ready()
@@ -517,11 +515,11 @@ class Branch:
 
     @property
     def offloaded(self) -> bool:
-        """Are cells of the branch outside of the cache?"""
+        """Whether cells of the branch are outside of the cache."""
         return self._handle.state.offloaded is not None
 
     def close(self) -> Closing:
-        """Frees the branch; what it runs is cancelled. Synchronous and idempotent.
+        """Frees the branch and cancels its running method. Synchronous and idempotent.
 
         `await branch.close()` also waits until its cells are free.
         """
@@ -546,7 +544,7 @@ class Branch:
 def new_branch(
     core: ContextCore, id: int, parent: Branch | None, overflow: Overflow | None = None, reused: int = 0
 ) -> Branch:
-    """The Branch of one that the engine has just made. A fork begins with all of its parent's tokens and policy."""
+    """Wraps a new branch of the engine. A fork begins with all of its parent's tokens and with its policy."""
     of_parent = None if parent is None else parent._handle
     state = core.states[id]
     policy = overflow or (core.overflow if of_parent is None else of_parent.overflow_of_forks)

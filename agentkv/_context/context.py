@@ -1,4 +1,4 @@
-"""A model, its cache and the step loop, for the length of an `async with` block."""
+"""Context: a model, its cache and the step loop, for the length of an `async with` block."""
 
 from __future__ import annotations
 
@@ -75,46 +75,48 @@ class Context:
         quant: str | None = None,
         rescue: Rescue = True,
     ) -> AsyncIterator[Context]:
-        """Opens a model for an `async with` block; leaving it cancels what runs and frees everything.
+        """Opens a model for an `async with` block; leaving it cancels all running methods and frees everything.
 
         Args:
-            model: path of a model folder; name of a model that was pulled (`agentkv pull NAME`), or "nano"; name in
-                another program's store ("ollama:qwen3:0.6b", see `agentkv list --found`);
-                path of a Hugging Face folder or a GGUF file, which is exported once and found again from then on.
-            capacity: cells of the cache: tokens that all branches together may hold, shared ones counted once.
-            kv_dtype: of keys and values: "fp32", "fp16", "bf16", or codes of half or a quarter of the bytes of fp16:
-                "int8", "int4", or "int8/int4", which keeps keys as int8 and values as int4.
-            max_batch_tokens: rows of one step; longer prefills are cut into chunks.
-            threads: of the process-wide pool; None leaves it as it is. MLX and CUDA do not use it.
+            model: path of a model folder; name of a pulled model (`agentkv pull NAME`), or "nano"; name in another
+                program's store ("ollama:qwen3:0.6b", see `agentkv list --found`);
+                path of a Hugging Face folder or a GGUF file, which is exported on first use and then reused.
+            capacity: cells of the cache: maximum number of tokens of all branches together, shared ones counted once.
+            kv_dtype: dtype of keys and values: "fp32", "fp16", "bf16", or codes of half or a quarter of the bytes of
+                fp16: "int8", "int4", or "int8/int4", which stores keys as int8 and values as int4.
+            max_batch_tokens: maximum rows of one step; longer prefills are cut into chunks.
+            threads: size of the process-wide thread pool; None leaves it as it is. MLX and CUDA do not use it.
             speculative: a strategy of `kv.spec`, or your own, for all generations that do not name another; None for
-                none. Changes how many forwards they take, never what they say.
+                none. Changes the number of forwards, never the output.
             backend: "cpu", "mlx" or "torch", which runs a Hugging Face folder as it is; None takes the model folder's
                 own, or exports for "cpu".
-            device: of the torch backend, such as "cuda", which is taken then; None is the CPU.
-            call_format: how the model writes reasoning and calls: the name of a known format (`kv.formats.NAMES`), a
-                response template as transformers reads it, or a format of your own; None takes what the folder says,
-                or what its chat template writes.
-            retain: most cells that closed branches leave to prompts that begin alike; None for as many as are free, 0
-                for none. What was used longest ago makes room for whoever needs it, so nothing ever fails for them.
-            window: the model looks at the newest so many positions alone, and cells that no layer looks at any more
-                are given back: a branch takes that many and some at most, however long it gets. None leaves the
-                model's own windows: cells are given back where every layer has one, memory where some have (CPU).
-            sinks: the first so many positions stay in view of a window (StreamingLLM, Xiao et al. 2023); 4 is usual.
-            quantize_after: keys and values of all but each branch's newest so many positions are held as int8. What was
-                quantised stays so, after a rollback, too: `model_info.bit_exact` is False with it. CPU backend alone.
-            overflow: what a branch does that does not fit any more, into the cache or into the positions that the
-                model has: a policy of `kv.overflow`, or your own; None for `kv.overflow.Stop()`.
-            quant: of the weights: "none", "file" (a GGUF file's own), "q4" to "q8" (cpu), "affine8", "affine4"
-                (mlx). A model that is exported here gets it, by default "file" where it is a GGUF file and else "q4"
+            device: device of the torch backend, such as "cuda"; implies that backend. None is the CPU.
+            call_format: format in which the model writes reasoning and calls: the name of a known format
+                (`kv.formats.NAMES`), a response template as transformers reads it, or your own format; None takes the
+                model folder's own, or the format that its chat template writes.
+            retain: maximum number of cells that closed branches leave for prompts with the same prefix; None for as
+                many as are free, 0 for none. The least recently used are freed on demand, so nothing fails for them.
+            window: number of newest positions that the model sees; cells that no layer sees any more are freed, so that
+                the cells of a branch stay bounded, however long it gets. None leaves the model's own windows: cells are
+                freed if every layer has one, memory if some have (CPU).
+            sinks: number of first positions that stay visible with a window (StreamingLLM, Xiao et al. 2023); 4 is
+                usual.
+            quantize_after: number of newest positions of each branch that stay in `kv_dtype`; keys and values of older
+                ones are stored as int8, and stay so after a rollback: `model_info.bit_exact` is False with it. CPU
+                backend only.
+            overflow: policy for a branch that no longer fits into the cache or the model's positions: one of
+                `kv.overflow`, or your own; None for `kv.overflow.Stop()`.
+            quant: quantisation of the weights: "none", "file" (a GGUF file's own), "q4" to "q8" (cpu), "affine8",
+                "affine4" (mlx). A model that is exported here gets it, by default "file" for a GGUF file and else "q4"
                 or "affine4"; one that was exported must have it.
-            rescue: a call of a known tool that the model writes otherwise than its format does (as JSON in a code
-                block, say) is a call; False leaves it text. After two messages with such calls, of whatever branch, the
-                spelling of calls is steered in the whole Context; with "steer" it is from the first message on, and no
-                conversation depends on those before it.
+            rescue: parse calls of known tools that the model writes in another spelling than its format's (as JSON in
+                a code block, say); False leaves them text. After two messages with such calls, on any branch, the
+                spelling of calls is steered in the whole Context; with "steer" it is from the first message on, so that
+                no conversation depends on earlier ones.
 
         Raises:
             InvalidInput: an argument out of range.
-            ModelError: a folder that is missing, damaged, or needs something that is not installed.
+            ModelError: a model that is missing, damaged, or needs something that is not installed.
             DraftMismatch: `speculative` was made for another model.
         """
         options = Options(
@@ -160,35 +162,36 @@ class Context:
         most_running: int = 256,
         verify: bool | str | Path | SSLContext = True,
     ) -> AsyncIterator[Context]:
-        """Connects to a server for an `async with` block: the same branches, whose cells are the server's.
+        """Connects to a server for an `async with` block: the same branches, with their cells on the server.
 
-        A branch is a log of tokens here. Requests carry token ids, so nothing is tokenised twice, and what a fork
-        shares is in the server's prefix cache. `ctx.model_info` says what the server promises: `bit_exact`,
-        `top_logits`, `speculates`, `holds_cells`. A generation whose connection breaks goes on behind the tokens that
-        came. Connecting itself is tried once.
+        A branch is a log of tokens here. Requests carry token ids, so nothing is tokenised twice, and a fork's shared
+        prefix is in the server's prefix cache. `ctx.model_info` states the server's guarantees: `bit_exact`,
+        `top_logits`, `speculates`, `holds_cells`. A generation whose connection breaks is resumed after the tokens
+        received. Connecting itself is tried once.
 
         Args:
-            url: such as "http://host:8000/v1"; or those of several servers of the same model: a tree of branches stays
-                on one of them, as long as that answers and has room. One that does not answer now may come later.
-            model: its name there; None for the first that the server names.
-            api_key: what the server asks for; no log and no error shows it.
-            tokenizer: the folder of the model, or of its tokenizer; None where the server hands it out ("agentkv"), or
-                names a folder that is on this machine, too.
-            backend: what the servers are: "vllm", or "agentkv" for `agentkv serve`.
-            call_format: as of `open`.
-            overflow: as of `open`.
-            rescue: as of `open`.
+            url: URL such as "http://host:8000/v1"; or those of several servers of the same model: a tree of branches
+                stays on one of them while that answers and has room. A server that does not answer now may join later.
+            model: name of the model there; None for the first one that the server lists.
+            api_key: API key of the server; no log and no error shows it.
+            tokenizer: folder of the model, or of its tokenizer; None if the server provides it ("agentkv"), or names a
+                folder that exists on this machine, too.
+            backend: kind of the servers: "vllm", or "agentkv" for `agentkv serve`.
+            call_format: see `open`.
+            overflow: see `open`.
+            rescue: see `open`.
             timeout: seconds without a byte after which a request counts as lost; above 0.
-            retries: how often what got no further is asked for again: where a server does not answer, breaks off, or
-                says that it has too much to do. Pauses double from 0.25 to 8 seconds: 8 retries take some 22 seconds,
-                and each further one up to 8 more.
-            most_running: requests that one server has at a time; more go to another one, or wait.
-            verify: of TLS: certificates of known authorities, a file of your own, a context, or False for none.
+            retries: number of retries of a request without progress: if a server does not answer, breaks off, or is
+                overloaded. Pauses double from 0.25 to 8 seconds: 8 retries take some 22 seconds, and each further one
+                up to 8 more.
+            most_running: maximum concurrent requests per server; more go to another one, or wait.
+            verify: TLS verification: True for certificates of known authorities, a file of your own, an SSLContext, or
+                False for none.
 
         Raises:
             InvalidInput: an argument out of range.
-            ModelError: the server has no such model, or its tokenizer is not to be had.
-            RemoteError: no server answers, or one lets nobody in or is not what `backend` names.
+            ModelError: the server has no such model, or its tokenizer is not available.
+            RemoteError: no server answers, or one denies access or is not of the kind that `backend` names.
         """
         try:
             with loading("what connects to servers"):
@@ -211,7 +214,8 @@ class Context:
         rescue: Rescue,
         give_up: Callable[[], None] | None = None,
     ) -> AsyncIterator[Context]:
-        """`open_host` runs on the step loop's thread, and takes what wakes that; `give_up` ends it early."""
+        """Runs a Context. `open_host` runs on the step loop's thread, and is passed a callback that wakes it; `give_up`
+        ends it early."""
         opened: list[OpenModel] = []
         states = BranchStates(Observers())
         loop = StepLoop(states)
@@ -246,12 +250,12 @@ class Context:
 
     @property
     def stats(self) -> Stats:
-        """What was done and is held, as of the last verb that ended; streams refresh it a few times a second."""
+        """Counters and cells, as of the last completed method call; streams refresh them a few times a second."""
         return self._core.loop.snapshot.stats()
 
     @property
     def steps(self) -> list[StepRecord]:
-        """What each of the last 4,096 steps merged, oldest first."""
+        """Records of the last 4,096 steps, oldest first."""
         return self._core.loop.steps
 
     @property
@@ -271,25 +275,25 @@ class Context:
         template: Mapping[str, Any] | None = None,
         overflow: Overflow | None = None,
     ) -> Branch:
-        """A new root branch that holds `prompt`, prefilled; without one, an empty branch.
+        """A new root branch with `prompt`, prefilled; without one, an empty branch.
 
-        What the cache already has of the same tokens is shared, not computed again: of live branches, of closed ones
-        (see `retain` of `Context.open`), and of prompts that are computed at this moment.
+        A prefix that the cache already has is shared, not recomputed: from live branches, from closed ones (see
+        `retain` of `Context.open`), and from prompts being computed at the moment.
 
         Args:
-            prompt: text, token ids, or chat messages (mappings with a `role` and a `content`, spelled out by the
-                model's chat template). Control tokens that text spells are parsed, those that messages spell are not:
-                for what others wrote, give messages, or `ctx.tokenizer.encode(text, parse_special=False)`.
+            prompt: text, token ids, or chat messages (mappings with a `role` and a `content`, rendered by the model's
+                chat template). Control tokens spelled in text are parsed, in messages they are not: for untrusted text,
+                pass messages, or `ctx.tokenizer.encode(text, parse_special=False)`.
             tools: tool definitions for the chat template; only with messages.
             template: variables for the chat template, such as `{"enable_thinking": False}`; only with messages. They
-                hold for what the branch is extended with as well.
-            overflow: a policy of the branch's own, and of its forks; None for the Context's.
+                also apply to messages that extend the branch later.
+            overflow: policy of the branch and of its forks; None for the Context's.
 
         Raises:
             InvalidInput: an empty prompt, text without a UTF-8 form, ids outside the vocabulary, malformed messages.
             ContextFull: fewer cells are free than the prompt needs.
             PositionsExhausted: the prompt has more tokens than the model has positions.
-            TooManyBranches: more live branches than the cache was built for.
+            TooManyBranches: more live branches than the cache supports.
         """
         self._core.loop.check_open()
         policy = None if overflow is None else checked_overflow(overflow)
@@ -299,22 +303,22 @@ class Context:
         return await prompted_branch(self._core, made, policy)
 
     def sync(self) -> SyncContext:
-        """The same Context with verbs that block, for other threads than its event loop's. Raises WrongEventLoop."""
+        """The same Context with blocking methods, for other threads than its event loop's. Raises WrongEventLoop."""
         return sync_of(self)
 
     async def attach(self, name: str, *, overflow: Overflow | None = None) -> Branch:
-        """A branch like the one that `Branch.publish`, or a client of `/v1/branches`, keeps on the server under this
-        name: it says what that one would say, and what of it is in the server's cache is not computed again. The one on
-        the server stays as it is; `publish` under the same name puts this one in its place.
+        """A branch equal to the one that `Branch.publish`, or a client of `/v1/branches`, has stored on the server
+        under this name: it generates the same tokens, and tokens in the server's cache are not recomputed. The stored
+        one is unchanged; `publish` under the same name replaces it by this one.
 
         Args:
-            name: of the branch.
-            overflow: as of `branch`.
+            name: name of the published branch.
+            overflow: see `branch`.
 
         Raises:
-            BranchNotFound: there is none; the message says which there are.
-            InvalidInput: no name, or no server of `agentkv serve`.
-            RemoteError: no server answers, or it keeps what is no branch of this model.
+            BranchNotFound: there is none of that name; the message lists the names that exist.
+            InvalidInput: an invalid name, or no server of `agentkv serve`.
+            RemoteError: no server answers, or the stored branch is not of this model.
         """
         self._core.loop.check_open()
         self._core.check_publishes()
@@ -326,7 +330,7 @@ class Context:
 
     @property
     def servers(self) -> list[ServerState]:
-        """The servers as they are now, in the order of `url`; none where the model is in this process."""
+        """Present state of the servers, in the order of `url`; empty if the model is in this process."""
         return self._core.model.servers()
 
     async def save(
@@ -339,16 +343,16 @@ class Context:
     ) -> Saved:
         """Saves several branches to one file, as they are at one moment; see `Branch.save`.
 
-        Cells that they share are in the file once, and are shared again when it is loaded.
+        Shared cells are in the file once, and are shared again when it is loaded.
 
         Args:
-            path: the file; its folder must be there.
-            branches: by the names that `load_all` gives them back under.
-            shareable: as of `Branch.save`.
-            progress: called with the bytes that are done and the bytes in all.
+            path: path of the file; its folder must exist.
+            branches: branches by name; `load_all` returns them under the same names.
+            shareable: see `Branch.save`.
+            progress: called with the bytes done and the bytes in total.
 
         Raises:
-            SnapshotError: the file cannot be written; what was there is unchanged.
+            SnapshotError: the file cannot be written; an existing file is unchanged.
         """
         self._core.loop.check_open()
         return await save_branches(self._core, path, branches, shareable, progress)
@@ -356,28 +360,28 @@ class Context:
     async def load(
         self, path: str | Path, *, shared: bool = False, recompute: bool = False, progress: Progress | None = None
     ) -> Branch:
-        """The branch of a file that `Branch.save` wrote. It goes on as the saved one would have: the same tokens,
-        random draws, messages and named marks, and without a forward. `Branch.loaded` says where its cells are from.
+        """Loads the branch of a file that `Branch.save` wrote. It continues as the saved one would: the same tokens,
+        random numbers, messages and named marks, without a forward. `Branch.loaded` tells the origin of its cells.
 
-        The file is mapped, and checked before the branch is there; it may come from anybody.
+        The file is mapped, and checked before the branch is made; it may come from an untrusted source.
 
-        With `shared` its pages become the cells themselves, until these are written: every Context of every process
-        that loads the file so has them in memory once. Nobody may change or cut the file in place from then on (whoever
-        reads a page that is gone dies of SIGBUS); replacing or removing it is harmless. Where the cache has no free
-        cells in a row for it, they are copied, and `Branch.loaded.shared` says 0.
+        With `shared` its pages become the cells themselves, until these are written: all processes that load the file
+        so share one copy in memory. The file must not be changed or truncated in place from then on (a process that
+        reads a missing page dies of SIGBUS); replacing or removing it is harmless. If the cache has no contiguous free
+        cells for it, they are copied, and `Branch.loaded.shared` is 0.
 
         Args:
-            path: the file.
+            path: path of the file.
             shared: map the cells of a file that was saved with `shareable`.
-            recompute: where the file is of another model with the same tokenizer, or of a cache of another kind, feed
-                its tokens again instead of refusing it.
-            progress: called with the bytes, or the tokens, that are done, and those in all.
+            recompute: if the file is from another model with the same tokenizer, or from another kind of cache, feed
+                its tokens again instead of raising SnapshotMismatch.
+            progress: called with the bytes (tokens when recomputing) done and in total.
 
         Raises:
-            SnapshotError: the file is missing, unreadable, damaged, or holds no branch.
-            SnapshotMismatch: it does not fit this Context, and `recompute` is False; or it has another tokenizer; or it
-                is to be `shared` and was not saved for that.
-            InvalidInput: it holds several branches; `shared` on another backend than the CPU's.
+            SnapshotError: the file is missing, unreadable, damaged, or has no branch.
+            SnapshotMismatch: it does not fit this Context, and `recompute` is False; or it has another tokenizer; or
+                `shared` is set and it was not saved with `shareable`.
+            InvalidInput: it has several branches; `shared` on a backend other than "cpu".
             ContextFull, PositionsExhausted, TooManyBranches: there is no room for it.
         """
         loaded = await load_branches(self._core, path, shared, recompute, progress, one=True)
@@ -386,11 +390,11 @@ class Context:
     async def load_all(
         self, path: str | Path, *, shared: bool = False, recompute: bool = False, progress: Progress | None = None
     ) -> dict[str, Branch]:
-        """All branches of a file, by name; all or none. Cells that they shared are shared again. See `load`."""
+        """All branches of a file, by name; all or none. Cells that were shared are shared again. See `load`."""
         return await load_branches(self._core, path, shared, recompute, progress, one=False)
 
     async def keep(self, *branches: Branch | Iterable[Branch]) -> None:
-        """Closes every other branch of this Context, agents' prompts too, and waits until their cells are free."""
+        """Closes all other branches of this Context, agents' prompts too, and waits until their cells are free."""
         self._core.loop.check_open()
         kept: set[int] = set()
         for item in branches:
@@ -407,19 +411,19 @@ class Context:
         for branch in self._core.registry.every():
             if branch.id not in kept:
                 branch.close()
-        await self._core.loop.call(lambda _: None)  # verbs apply in order: the branches are free after this one
+        await self._core.loop.call(lambda _: None)  # commands apply in order: the branches are free after this one
 
     async def compact(self, *, retain: int | None = None) -> int:
-        """Moves what is in the cache together, and gives memory that is free then back to the system.
+        """Moves cells together, and returns the memory that is free then to the system.
 
-        Nothing else changes: branches go on to the bit. A Context that has nothing to do does the same by itself, where
-        it gives back a quarter of the memory or more. MLX keeps its pools as they are.
+        Nothing else changes: branches continue bit for bit. An idle Context does the same by itself if that returns a
+        quarter of the memory or more. MLX keeps its pools as they are.
 
         Args:
-            retain: let what closed branches left go first, beyond so many cells; None keeps all of it.
+            retain: maximum number of cells of closed branches to retain; None retains all.
 
         Returns:
-            Bytes that were given back.
+            Number of bytes returned.
 
         Raises:
             InvalidInput: `retain` is no count.

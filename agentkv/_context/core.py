@@ -27,18 +27,18 @@ T = TypeVar("T")
 
 
 class ContextCore:
-    """Services of one Context: step loop, tokens of its branches, chat model, constraint compiler, drafters.
+    """Services that all branches of one Context share: step loop, tokens, chat model, constraint compiler, drafters.
 
     Attributes:
-        context: the Context itself, which branches only hand out.
-        loop: runs the engine's verbs and jobs.
+        context: the Context itself, only handed out by branches.
+        loop: runs the engine's calls and jobs.
         states: tokens and conversation of each branch.
-        observers: hear what happens beside the engine's verbs.
-        model: what was opened.
-        chat: makes tokens of prompts and messages of tokens.
-        grammars: compiles constraints.
+        observers: get events other than the engine's calls.
+        model: the open model.
+        chat: converts prompts to tokens, and tokens to messages.
+        compiler: compiles constraints.
         registry: the open branches.
-        overflow: policy of branches that name none.
+        overflow: default policy of branches.
     """
 
     def __init__(
@@ -73,30 +73,30 @@ class ContextCore:
         self._key: ModelKey | None = None
 
     def singleton(self, make: Callable[..., T], *given: Any) -> T:
-        """The one result of `make` in this Context; `given` are its arguments the first time."""
+        """The one result of `make` in this Context; `given` are its arguments on the first call."""
         if make not in self._singletons:
             self._singletons[make] = make(*given)
         return cast(T, self._singletons[make])
 
     def model_key(self) -> ModelKey:
-        """What saved cells belong to. Takes a while the first time; from any thread."""
+        """Identity that saved cells belong to. Slow the first time; callable from any thread."""
         if self._key is None:
             info = self.model.info
             spelled = [len(piece).to_bytes(4, "little") + piece for piece in self.chat.token_bytes]
             tokenizer = xxhash.xxh3_128_hexdigest(b"".join(spelled))
             fingerprint = info.fingerprint or self.model.fingerprint()
-            # Floats that codes stood for are no basis for a Context that is exact to the bit.
+            # Floats that were int8 codes must not enter a Context that is bit-exact.
             kv_dtype = info.kv_dtype if info.quantize_after is None else f"{info.kv_dtype}+int8"
             self._key = ModelKey(fingerprint, info.backend, kv_dtype, tokenizer, self.model.window)
         return self._key
 
     @property
     def storage(self) -> StorageDeps:
-        """What saving and loading need."""
+        """Services for saving and loading."""
         return StorageDeps(self.loop, self.states, self.compiler, self.model_key)
 
     def check_maps_files(self, option: str) -> None:
-        """Raises InvalidInput where files cannot be mapped into the cache."""
+        """Raises InvalidInput if files cannot be mapped into the cache."""
         if self.model.info.backend != "cpu":
             raise InvalidInput(
                 f"{option}=True needs cells that files can be mapped into, which the backend "
@@ -104,7 +104,7 @@ class ContextCore:
             )
 
     def check_publishes(self) -> None:
-        """Raises InvalidInput where no server keeps branches under names."""
+        """Raises InvalidInput if no server stores branches under names."""
         if not self.model.publishes:
             raise InvalidInput(
                 "branches are published on a server, which keeps them for others: kv.Context.connect(url, "

@@ -1,4 +1,4 @@
-"""Extending a branch by messages: in place where they go on from its tokens, else on a draft that it adopts."""
+"""Extends a branch by messages: in place if they continue its tokens, else on a draft branch that it adopts."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Extended:
-    """What `Branch.extend` did to a branch's tokens.
+    """Result of `Branch.extend`: the change of the branch's tokens.
 
     Attributes:
-        kept: so many of them stayed, at the front.
-        added: so many were added behind those.
-        rewritten: so many were forgotten, because the chat template spells the conversation otherwise now: it leaves
-            out what the model thought in earlier turns, say. 0 where the branch only grew.
+        kept: number of tokens that stayed, at the front.
+        added: number of tokens added after those.
+        rewritten: number of tokens removed because the chat template renders the conversation differently now, as
+            without the reasoning of earlier turns. 0 if the branch only grew.
     """
 
     kept: int
@@ -38,11 +38,11 @@ class Extended:
 
 
 class BranchChanged(Exception):
-    """The branch is not any more what its continuation was made for: another task was at it."""
+    """Another task changed the branch since the update for it was made."""
 
 
 class ExtendJob(Job[None]):
-    """Extends a branch by what comes of a conversation, if the branch still holds what it was made for."""
+    """Extends a branch by a rendered conversation, if the branch is unchanged since the rendering."""
 
     __slots__ = ("_check", "_coming", "_history")
 
@@ -70,7 +70,8 @@ class ExtendJob(Job[None]):
 
 
 async def extend_by(branch: Branch, make: Callable[[], Awaitable[PromptUpdate]]) -> Extended:
-    """Extends a branch by what is made of its history. All or nothing. Raises as `make` and the engine do."""
+    """Extends a branch by an update that `make` renders from its history. All or nothing. Raises as `make` and the
+    engine do."""
     handle, room = branch._handle, None
     while True:
         await handle.ready()
@@ -79,7 +80,7 @@ async def extend_by(branch: Branch, make: Callable[[], Awaitable[PromptUpdate]])
         try:
             return await ExtendOperation(handle.loop, handle.id, handle.state, made).run()
         except BranchChanged:
-            pass  # it is made anew
+            pass  # render again
         except (ContextFull, PositionsExhausted):
             room = room or OverflowHandler(branch, len(made.added))
             if not await room.make():
@@ -87,9 +88,9 @@ async def extend_by(branch: Branch, make: Callable[[], Awaitable[PromptUpdate]])
 
 
 async def open_turn(branch: Branch) -> None:
-    """Before the model speaks on a branch: behind messages whose last asks for nothing, a system's say, the assistant's
-    turn is opened; within a message of its own it goes on. Raises as `Branch.extend` does, and InvalidInput where some
-    of its calls wait for results."""
+    """Prepares a branch for generation: opens the assistant's turn after messages that do not ask for a reply (a
+    system's, say), or continues its own last message. Raises as `Branch.extend`, and InvalidInput if calls of it lack
+    results."""
     handle = branch._handle
     history = handle.state
     if history.conversation.is_opened_at(len(history)):
@@ -99,7 +100,7 @@ async def open_turn(branch: Branch) -> None:
 
 
 class ExtendOperation:
-    """One continuation of one branch."""
+    """Applies one update to one branch."""
 
     def __init__(self, loop: StepLoop, branch: int, history: BranchState, made: PromptUpdate) -> None:
         self._loop = loop
@@ -109,7 +110,7 @@ class ExtendOperation:
         self._before = history.tip
 
     async def run(self) -> Extended:
-        """All or nothing. Raises Moved where the branch was changed meanwhile."""
+        """All or nothing. Raises BranchChanged if the branch was changed meanwhile."""
         made, length = self._made, self._before[0]
         conversation = made.conversation
         if conversation is None:
@@ -128,7 +129,7 @@ class ExtendOperation:
             raise BranchChanged
 
     async def _rewrite(self, conversation: Conversation) -> None:
-        """The branch keeps what it has until the whole of it stands on a draft."""
+        """Builds the new history on a draft branch, then adopts it; the branch is unchanged until then."""
         drafts: list[int] = []  # by the thread
         rewritten: list[tuple[int, int]] = []  # the branch's end then
 

@@ -1,6 +1,4 @@
-"""One generation: the request in the engine's terms, its result in those of users, and new attempts where the value is
-refused.
-"""
+"""One generation: the request in the engine's terms, its public result, and retries if the value is rejected."""
 
 from __future__ import annotations
 
@@ -61,11 +59,11 @@ class GenerationRequest:
         made: int = 0,
         output_made: int = 0,
     ) -> GenerationRequest:
-        """Raises InvalidInput for an output that there is not, or that goes with none of the options.
+        """Validates a request. Raises InvalidInput for an unsupported output, or one that does not go with the options.
 
-        With a `buffer` tokens are handed out as they come, at most so many ahead of the reader. `wait_for_room`: where
-        there is none, whoever awaits the job has some made. `made`, `output_made`: so many tokens at the end of the
-        branch are of this generation already, as penalties count them, and of its output.
+        With a `buffer` tokens are handed out as they come, at most `buffer` ahead of the reader. `wait_for_room`: the
+        job waits for room, which its awaiting task makes. `made`, `output_made`: number of tokens at the end of the
+        branch that count as this generation's for penalties, and as its output's.
         """
         strategy = home.model.speculation.resolve(options.speculative)
         wanted = output_spec(output)
@@ -73,23 +71,22 @@ class GenerationRequest:
         return cls(branch, home, options, strategy, wanted, buffer, wait_for_room, made, output_made)
 
     def again(self, attempt: int) -> GenerationRequest:
-        """The same request with other draws."""
+        """The request of a retry, with another seed."""
         return replace(self, options=self.options.for_attempt(attempt))
 
     def after(self, history: BranchState) -> GenerationRequest:
-        """The same request behind these tokens: what they begin of a character, it has in its text, and what they begin
-        of a thought is in its budget's sight."""
+        """The request bound to a history: an incomplete character or thought at its end is continued."""
         thought = thought_of(self.home, history, self.options.thinking, self.output.constraint)
         return replace(self, begun=self.home.chat.detokenizer.begun(history.tokens), thought=thought)
 
     async def prepare(self) -> None:
-        """Compiles what the output must be, the first time, beside the event loop. Raises InvalidInput."""
+        """Compiles the output's constraint on first use, off the event loop. Raises InvalidInput."""
         constraint, grammars = self.output.constraint, self.home.compiler
         if constraint is not None and not grammars.known(constraint):
             await to_thread.run_sync(grammars.native, constraint, abandon_on_cancel=True)
 
     def start(self, engine: StepEngine) -> int:
-        """Hands it to the engine, on the engine's thread; returns the job."""
+        """Submits the request to the engine, on the engine's thread; returns the job's id."""
         options = self.home.model.generate_options(
             max_tokens=self.options.max_tokens,
             stop=list(self.options.stop),
@@ -107,21 +104,21 @@ class GenerationRequest:
         return engine.generate(self.branch, options)
 
     def finish(self, finished: Finished) -> Generation[Any]:
-        """The result; raises what ended it, if that was an error."""
+        """Converts the engine's report to the result; raises the error that ended it."""
         check_finished(finished)
         assert finished.finish_reason is not None
         text = text_of_generation(self.begun + finished.text, finished.finish_reason)
         return self._generation(finished, len(finished.tokens), text, finished.finish_reason)
 
     def cut(self, finished: Finished, kept: int) -> Generation[Any]:
-        """The result where only the first tokens were kept: what came after them, an error too, never was."""
+        """The result if only the first `kept` tokens stay: later ones, and an error after them, are ignored."""
         text = text_of_generation(
             self.begun + self.home.chat.detokenizer.visible_bytes(finished.tokens[:kept]), "cancelled"
         )
         return self._generation(finished, kept, text, "cancelled")
 
     def _whole(self, finished: Finished) -> str:
-        """The text of the output, with what earlier generations made of it."""
+        """Text of the whole output, including the parts made by earlier generations."""
         began = finished.output_began if finished.output_began >= 0 else finished.prompt_tokens
         history, spelled = self.home.states[self.branch], self.home.chat.detokenizer.visible_bytes
         earlier = history.tokens[began : finished.prompt_tokens]
@@ -148,15 +145,15 @@ class GenerationRequest:
         )
 
     def likely(self, top: Iterable[tuple[int, float]]) -> tuple[TopLogprob, ...]:
-        """The likeliest tokens in a place, spelled out."""
+        """Converts top tokens (id, logprob) to the public type with their texts."""
         return tuple(TopLogprob(token, self.home.chat.detokenizer.text_of(token), logprob) for token, logprob in top)
 
 
 async def generate_with_retries(branch: Branch, request: GenerationRequest, retries: int) -> Generation[Any]:
-    """The generation of a request, or of one of as many others after it as `retries` says.
+    """Runs a request, and up to `retries` more while its value is rejected.
 
-    Raises what the last value was refused with, after forgetting it; where another task went on with the branch
-    meanwhile, it stays.
+    Raises OutputInvalid for the last value, after rolling it back; if another task has changed the branch meanwhile,
+    its tokens stay.
     """
     generation = await run_generation(branch, GenerationJob(request.start, request.finish))
     for attempt in range(1, retries + 1):
@@ -184,7 +181,8 @@ async def generate_with_retries(branch: Branch, request: GenerationRequest, retr
 
 
 def _forgetting(generation: Generation[Any], branch: Branch) -> Callable[[StepEngine], None]:
-    """Takes back what is the last of a branch now. Raises Moved or BranchBusy where another task was quicker."""
+    """Makes a call that rolls back the last generation. The call raises BranchChanged if the branch has changed
+    since."""
     number, end, length = branch.id, branch._handle.state.tip, generation.usage.prompt_tokens
 
     def forget(engine: StepEngine) -> None:
@@ -196,7 +194,7 @@ def _forgetting(generation: Generation[Any], branch: Branch) -> Callable[[StepEn
 
 
 def _is_last(generation: Generation[Any], branch: Branch) -> bool:
-    """Is what it made still the end of the branch, for us to take back?"""
+    """Returns whether the generation is still the end of the branch, and can be rolled back."""
     try:
         branch._handle.check_free()
     except BranchBusy:

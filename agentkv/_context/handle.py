@@ -1,6 +1,6 @@
-"""A branch as verbs, streams and policies have it: the record that its views share, and the right to act on it.
+"""A branch as methods, streams and policies use it: the record that its views share, and the right to act on it.
 
-Other rooms enter here: `handle_of` a Branch, `core_of` a Context.
+Entry points for other packages: `handle_of` a Branch, `core_of` a Context.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class BranchRecord:
-    """State of one branch, shared by the Branch that users hold and by every view of it. Once nobody refers to it, the
+    """State of one branch, shared by the user's Branch and every view of it. Once it is garbage, the
     engine's branch is released.
 
     Attributes:
@@ -69,7 +69,7 @@ class BranchRecord:
         self.parent: weakref.ref[Branch] | None = None
 
     def close(self) -> bool:
-        """Marks it as closed, which its closer tells the engine. False where it was closed before."""
+        """Marks it as closed; the caller closes the engine's branch. Returns False if it was closed before."""
         was_open = not self.closed
         self.closed = True
         self._finalizer.detach()
@@ -81,11 +81,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BranchHandle:
-    """A branch, and the right to act on it. Whoever holds one keeps the engine's branch.
+    """A branch, and the right to act on it. A handle keeps the engine's branch alive.
 
     Attributes:
-        record: what all handles of the branch share.
-        lease: the turn that this handle acts for; None for anybody.
+        record: state that all handles of the branch share.
+        lease: the turn that this handle acts for; None if for no turn.
     """
 
     record: BranchRecord
@@ -108,17 +108,17 @@ class BranchHandle:
 
     @property
     def state(self) -> BranchState:
-        """Its tokens and conversation, as of the last verb that ended."""
+        """Its tokens and conversation, as of the last completed method call."""
         return self.record.state
 
     @property
     def makes_room(self) -> bool:
-        """Whether a policy is asked where it does not fit."""
+        """Whether a policy is called when it does not fit."""
         return not isinstance(self.record.overflow, Stop)
 
     @property
     def overflow_of_forks(self) -> Overflow:
-        """Policy that forks begin with: none is asked on behalf of itself."""
+        """Policy that forks begin with: Stop while a policy makes room, so that it is not called on its own behalf."""
         return Stop() if self.state.making_room else self.record.overflow
 
     def check_open(self) -> None:
@@ -128,19 +128,19 @@ class BranchHandle:
             raise BranchClosed(f"branch {self.id} is closed; use a live branch, or fork before closing")
 
     def check_free(self) -> None:
-        """For verbs that change the branch, or run something on it. Raises as `check_open`, and BranchBusy."""
+        """Check of methods that change the branch or run something on it. Raises as `check_open`, and BranchBusy."""
         self.check_open()
         if self.state.lease not in (None, self.lease, acting_lease.get()):
             raise BranchBusy(f"branch {self.id} is in an agent's turn; wait for its end, or work on a fork")
 
     def check_started(self, verb: str) -> None:
-        """For verbs that need tokens. Raises as `check_free`, and InvalidInput."""
+        """Check of methods that need tokens. Raises as `check_free`, and InvalidInput."""
         self.check_free()
         if not len(self.state):
             raise InvalidInput(f"{verb} on branch {self.id}, which has no tokens; extend it first")
 
     async def ready(self, verb: str | None = None) -> None:
-        """For verbs that need the cells: brings back those that were offloaded. Awaits nothing else."""
+        """Check of methods that need cells: reloads offloaded ones. Awaits nothing else."""
         self.check_free()
         await self.reload()
         self.check_free()
@@ -148,7 +148,7 @@ class BranchHandle:
             self.check_started(verb)
 
     async def reload(self) -> None:
-        """Brings back what was offloaded. Awaits nothing else."""
+        """Reloads offloaded cells. Awaits nothing else."""
         while self.state.offloaded is not None:
             await self.state.offloaded.reload()
             self.check_open()
@@ -159,7 +159,7 @@ class BranchHandle:
         undo: Callable[[Worker, T], None] | None = None,
         told: Callable[[T], None] | None = None,
     ) -> T:
-        """Runs a verb of the engine, as `StepLoop.call`."""
+        """Runs an engine call, as `StepLoop.call`."""
         return await self.loop.call(verb, undo, told)
 
     async def run(self, job: Job[T]) -> T:

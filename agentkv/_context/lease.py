@@ -1,4 +1,4 @@
-"""A branch in the hands of one turn: its verbs go through here, while everybody else's raise BranchBusy."""
+"""Exclusive use of a branch by one turn: methods on other handles raise BranchBusy."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 
 acting_lease: ContextVar[Lease | None] = ContextVar("acting_lease", default=None)
-"""The hold that an overflow policy acts for while it is asked: the branch itself takes its verbs then."""
+"""Lease that an overflow policy acts for while it runs: methods of the branch itself work then."""
 
 
 class TurnLease:
     """Takes a branch for the length of an `async with` block, which is a transaction.
 
-    The block gets a view of the branch, and it alone may change the branch: who holds a view passes, so tasks and
-    tools that the block starts do not. Whatever the block raises, cancellation included, the branch goes back to where
-    it was; with `keep` it stays as the block left it.
+    The block gets a handle of the branch, which alone may change it: tasks and tools that the block starts need that
+    handle, too. If the block raises anything, cancellation included, the branch is rolled back to where it was; with
+    `keep` it stays as the block left it.
 
     Attributes:
-        start: tokens of the branch that were there when the block began, as far as they still are.
-        messages_gone: messages from before the block that made room since.
+        start: number of tokens from before the block that are still in the branch.
+        n_messages_dropped: number of messages from before the block that were dropped to make room.
 
-    Raises BranchBusy where the branch runs something, or is held.
+    Raises BranchBusy if the branch runs something, or has a lease.
     """
 
     def __init__(self, handle: BranchHandle, *, keep: bool = False) -> None:
@@ -45,15 +45,15 @@ class TurnLease:
         self.start = 0
         self.n_messages_dropped = 0
         self._conversation = self._history.conversation
-        self._before: int | None = None  # a branch that has what a rewrite took
+        self._before: int | None = None  # a copy with the tokens that a rewrite removed
 
     async def __aenter__(self) -> BranchHandle:
         id = self._handle.id
         await self._handle.ready()
         self._history.lease = self
         try:
-            # All that was submitted before is done with after this, and BranchBusy says if something still runs: a
-            # branch that adopts itself changes nothing.
+            # All earlier commands are applied after this, and it raises BranchBusy if something still runs: a branch
+            # that adopts itself changes nothing.
             await self._loop.call(lambda engine: engine.adopt(id, id))
         except BaseException:
             self._history.lease = None
@@ -74,8 +74,8 @@ class TurnLease:
                 self._loop.close(self._before)
 
     def take_over_copy(self, kept: int, before: int) -> bool:
-        """The branch lost all but its first `kept` tokens, and the branch `before` has them. Takes that over, if what
-        was lost is needed to go back."""
+        """Called when the branch lost all but its first `kept` tokens; the branch `before` is a copy with them. Takes
+        that over and returns True if it is needed for a rollback."""
         takes = self.needs_copy(kept)
         self.start = min(self.start, kept)
         if takes:
@@ -83,11 +83,12 @@ class TurnLease:
         return takes
 
     def needs_copy(self, kept: int) -> bool:
-        """Is a copy to be taken of the branch before it loses all but its first `kept` tokens?"""
+        """Returns whether to copy the branch before it loses all but its first `kept` tokens."""
         return kept < self.start and self._before is None
 
     def note_room_made(self, tokens: int, messages: int, before: int | None) -> None:
-        """Tokens from before the block gave way to so many more, messages among them; `before` is the copy, if any."""
+        """Called when tokens and messages from before the block were dropped: `tokens` is the change in length,
+        `messages` the number dropped; `before` is the copy, if any."""
         self.start += tokens
         self.n_messages_dropped += messages
         if before is not None:

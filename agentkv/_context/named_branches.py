@@ -1,4 +1,4 @@
-"""Branches that people and programs call by names, as a tree."""
+"""Branches by name, as a tree."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class NamedBranch(Generic[T]):
-    """A branch under a name.
+    """A branch with a name.
 
     Attributes:
-        name: unique among its like.
+        name: unique within its collection.
         branch: the branch.
-        data: of whoever keeps it.
+        data: the owner's data.
         parent: name of the branch that it was forked from; None for a root.
     """
 
@@ -34,10 +34,10 @@ class NamedBranch(Generic[T]):
 
 
 class NamedBranches(Generic[T]):
-    """Branches by name, oldest first. One that somebody else closed is gone.
+    """Branches by name, oldest first. Branches closed elsewhere disappear.
 
     Args:
-        limit: most branches at a time; None for any number.
+        limit: maximum number of branches at a time; None for any number.
     """
 
     def __init__(self, limit: int | None = None) -> None:
@@ -52,12 +52,12 @@ class NamedBranches(Generic[T]):
         return iter([entry for entry in self._entries.values() if not entry.branch.closed])
 
     def add(self, name: str, branch: Branch, data: T, parent: str | None = None) -> NamedBranch[T]:
-        """Gives a branch a name, which is free."""
+        """Adds a branch under a name, which must be free."""
         entry = self._entries[name] = NamedBranch(name, branch, data, parent)
         return entry
 
     def get(self, name: str) -> NamedBranch[T]:
-        """Raises InvalidInput for a name that no open branch has."""
+        """The entry of a name. Raises InvalidInput if no open branch has it."""
         entry = self._entries.get(name)
         if entry is None or entry.branch.closed:
             raise InvalidInput(f"there is no branch {name!r}; there are: {', '.join(self.names()) or 'none yet'}")
@@ -68,12 +68,12 @@ class NamedBranches(Generic[T]):
         return [entry.name for entry in self]
 
     def free_name(self, stem: str) -> str:
-        """The stem with the lowest number that makes it free."""
+        """The stem with the lowest number that is not taken."""
         return next(name for n in itertools.count(1) if (name := f"{stem}{n}") not in self)
 
     @contextmanager
     def reserve(self, n: int) -> Iterator[None]:
-        """Keeps room for `n` branches that are made in this block. Raises TooManyBranches."""
+        """Reserves room for `n` branches that the block makes. Raises TooManyBranches."""
         self.check_room(n)
         self._coming += n
         try:
@@ -82,13 +82,13 @@ class NamedBranches(Generic[T]):
             self._coming -= n
 
     def check_room(self, n: int) -> None:
-        """Raises TooManyBranches where `n` more are beyond the limit."""
+        """Raises TooManyBranches if `n` more exceed the limit."""
         live = len(self.names()) + self._coming
         if self._limit is not None and live + n > self._limit:
             raise TooManyBranches(f"{live} of {self._limit} branches are open: no room for {n} more; close some")
 
     async def close(self, name: str) -> None:
-        """Frees a branch; its forks hang below its parent then. Raises InvalidInput."""
+        """Closes a branch; its forks become children of its parent. Raises InvalidInput."""
         closed = self.get(name)
         del self._entries[name]
         for entry in self._entries.values():
@@ -97,7 +97,7 @@ class NamedBranches(Generic[T]):
         await closed.branch.close()
 
     def tree(self) -> list[tuple[int, NamedBranch[T]]]:
-        """Each open branch behind its parent, with its depth below a root."""
+        """Open branches in tree order, each with its depth below a root."""
         live, found = list(self), list[tuple[int, NamedBranch[T]]]()
         names = {entry.name for entry in live}
 
@@ -111,6 +111,6 @@ class NamedBranches(Generic[T]):
         return found
 
     def path(self, name: str) -> str:
-        """Names from the root down to this one, with '/' between."""
+        """Names from the root down to this branch, joined by '/'."""
         parent = self._entries[name].parent
         return name if parent is None else f"{self.path(parent)}/{name}"

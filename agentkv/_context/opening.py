@@ -1,4 +1,4 @@
-"""A Context about to be opened: for an `async with` block, or for code that does not await."""
+"""A Context about to be opened: for an `async with` block, or for blocking code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOW = "write `async with kv.Context.open(...) as ctx:`, or `.sync()` behind it w
 
 
 class ContextOpener(AbstractAsyncContextManager["Context", bool | None]):
-    """What `Context.open` returns: `async with` opens the model, and so does `sync()`. For one of the two, once."""
+    """Result of `Context.open`: `async with` opens the model, and so does `sync()`; use one of the two, once."""
 
     def __init__(self, opened: AbstractAsyncContextManager[Context]) -> None:
         """Private: use `Context.open`."""
@@ -47,10 +47,10 @@ class ContextOpener(AbstractAsyncContextManager["Context", bool | None]):
         raise InvalidInput(f"`await` opens nothing here: {HOW}")
 
     def sync(self) -> SyncContext:
-        """Opens the model on an event loop in a thread of its own: a Context whose verbs block.
+        """Opens the model on an event loop in its own thread: a Context with blocking methods.
 
         `with kv.Context.open("my-model").sync() as ctx: ...`, or without `with`, until `ctx.close()` or the end of the
-        process. Raises as opening does.
+        process. Raises as `Context.open`.
         """
         from .._aio.loop_thread import LoopThread
         from ..sync.context import SyncContext
@@ -60,7 +60,7 @@ class ContextOpener(AbstractAsyncContextManager["Context", bool | None]):
 
 
 def context_opener(open_it: Callable[P, AsyncIterator[Context]]) -> Callable[P, ContextOpener]:
-    """`contextlib.asynccontextmanager` whose result has `sync` as well."""
+    """`contextlib.asynccontextmanager` whose result also has `sync`."""
     made = asynccontextmanager(open_it)
 
     @wraps(open_it)
@@ -71,7 +71,8 @@ def context_opener(open_it: Callable[P, AsyncIterator[Context]]) -> Callable[P, 
 
 
 def sync_of(context: Context) -> SyncContext:
-    """A Context that is open on the caller's event loop, for other threads. Raises ContextClosed, WrongEventLoop."""
+    """Blocking view of a Context on the caller's event loop, for other threads. Raises ContextClosed,
+    WrongEventLoop."""
     from .._aio.loop_thread import LoopPortal
     from ..sync.context import SyncContext
 

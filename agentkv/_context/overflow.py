@@ -1,4 +1,4 @@
-"""Making room for a branch that does not fit any more: when a policy is asked, and what it may do."""
+"""Makes room for a branch that no longer fits: when a policy is called, and the methods that it has."""
 
 from __future__ import annotations
 
@@ -26,24 +26,25 @@ if TYPE_CHECKING:
     from .branch import Branch
 
 T = TypeVar("T")
-MOST_IN_VAIN = 100  # two that give each other cells, and take them again, would never end
+MOST_IN_VAIN = 100  # two branches that free cells for each other and take them again would never end
 
 
 @runtime_checkable
 class Overflow(Protocol):
-    """What a branch does when it does not fit any more: one of `kv.overflow`, or your own."""
+    """Policy for a branch that no longer fits: one of `kv.overflow`, or your own."""
 
     async def make_room(self, room: Room) -> bool:
-        """Makes room by the verbs of `room`, and says whether it did.
+        """Makes room with the methods of `room`; returns whether it did.
 
-        False ends the verb as without a policy: `finish_reason` "context_full", ContextFull or PositionsExhausted. What
-        it raises comes out of the verb. It is asked again as long as there is too little.
+        False ends the branch's method as without a policy: `finish_reason` "context_full", ContextFull or
+        PositionsExhausted. An exception propagates from that method. The policy is called again while there is too
+        little room.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class BranchUsage:
-    """What the engine says of a branch at one moment."""
+    """The engine's figures of a branch at one moment."""
 
     length: int
     cached: int
@@ -55,24 +56,24 @@ class BranchUsage:
 
     @property
     def held(self) -> int:
-        """How many tokens it needs cells for."""
+        """Number of tokens that need cells: all but the forgotten ones."""
         return self.length - sum(p1 - p0 for p0, p1 in self.forgotten)
 
 
 class Room:
-    """A branch that does not fit, and the verbs that make room for it while it waits. Made for a policy.
+    """A branch that does not fit, and the methods that make room for it while it waits. Passed to a policy.
 
     Attributes:
-        branch: the branch: `branch.tokens` and `branch.messages` tell what it holds, and it may be forked; forks that
-            are made meanwhile have `kv.overflow.Stop()`.
-        length: how many tokens it has now, those of a running generation included.
-        cached: of these, so many from the first on are in the cache, but for the forgotten ones.
-        cells: how many cells are lacking; 0 where it is positions.
-        positions: how many positions are lacking; 0 where it is cells.
-        forgotten: ranges (p0, p1) of positions that have no cells any more.
-        forgets: can others be forgotten (`ModelInfo.forgets`)?
-        end: tokens before it may go: not the last one, and in an agent's turn none of the turn.
-        replaceable: tokens before it may give way to others: as `end`, and no typed output that is under way.
+        branch: the branch, with its `tokens` and `messages`. It may be forked; forks made meanwhile have
+            `kv.overflow.Stop()`.
+        length: number of tokens now, those of a running generation included.
+        cached: number of leading tokens that are in the cache, except for the forgotten ones.
+        cells: number of missing cells; 0 if positions are missing.
+        positions: number of missing positions; 0 if cells are missing.
+        forgotten: ranges (p0, p1) of positions without cells.
+        forgets: whether other positions can be forgotten (`ModelInfo.forgets`).
+        end: tokens before it may be removed: not the last one, and in an agent's turn none of the turn.
+        replaceable: tokens before it may be replaced: as `end`, and no part of a typed output in progress.
     """
 
     def __init__(self, branch: Branch, state: BranchUsage, wanted: int) -> None:
@@ -85,23 +86,25 @@ class Room:
         self._take(state)
 
     def fits(self, kept: int) -> bool:
-        """Could there ever be room, if so many tokens of the branch stayed?"""
+        """Returns whether there could ever be room with only `kept` tokens of the branch left."""
         info, capacity = self.branch.context.model_info, self.branch.context.stats.capacity
         needed = kept + self._wanted
         return needed <= (info.max_positions or needed) and (info.window is not None or needed <= capacity)
 
     async def would_fit(self, first: int) -> bool:
-        """Is there room once all tokens from `first` on are gone that may go? Not where others hold their cells."""
+        """Returns whether there is room once all removable tokens from `first` on are gone. False if other branches
+        share their cells."""
         self._check()
         state = await _state_of(self.branch, checked_count(first, "first", 0))
         fed = state.length - self.end  # what stays behind those that go
         if not self.positions:
             fed = min(fed, max(state.lacking, 1))
-        windowed = self.branch.context.model_info.window is not None  # cells are let go as others are fed
+        windowed = self.branch.context.model_info.window is not None  # cells are freed as tokens are fed
         return self.fits(first + 1) and (windowed or fed + self._wanted <= state.free + state.owned)
 
     async def forget(self, p0: int, p1: int) -> int:
-        """As `Branch.forget`, but no rollback takes it back. Returns how many cells are free. Raises InvalidInput."""
+        """Same as `Branch.forget`, but no rollback undoes it. Returns the number of cells freed. Raises
+        InvalidInput."""
         self._check()
         last = checked_count(p1, "p1", 0, self.end)
         first = checked_count(p0, "p0", 0, last)
@@ -114,16 +117,15 @@ class Room:
         return freed
 
     async def replace(self, p0: int, p1: int, tokens: Sequence[int] = ()) -> None:
-        """The tokens at [p0, p1) give way to others, or to none: messages that are among them leave the conversation,
-        and what follows is fed again, at positions that follow the new ones. Raises InvalidInput, and ContextFull or
-        PositionsExhausted where more come than have room.
-        """
+        """Replaces the tokens at [p0, p1) by others, or by none: messages among them leave the conversation, and all
+        tokens after them are fed again, at positions after the new ones. Raises InvalidInput, and ContextFull or
+        PositionsExhausted if the new tokens do not fit."""
         self._check()
         last = checked_count(p1, "p1", 0, self.replaceable)
         first = checked_count(p0, "p0", 0, last)
         ids = checked_ids(tokens, self.branch.context.model_info.vocab_size)
         if first == last and not len(ids):
-            return  # else it would be computed anew, and look as if room had been made
+            return  # else the rest would be recomputed, and room would seem to have been made
         conversation = self.branch._handle.state.conversation.without(first, last, len(ids))
         await self._replace(first, last, ids, conversation)
 
@@ -144,7 +146,7 @@ class Room:
                 raise
             return before
 
-        def told(before: int | None) -> None:  # also where whoever replaced them is cancelled meanwhile
+        def told(before: int | None) -> None:  # also if the replacing task is cancelled meanwhile
             history.set_conversation(conversation)
             if hold is not None and history.lease is hold:
                 hold.note_room_made(len(tokens) - (last - first), messages - len(conversation.entries), before)
@@ -155,9 +157,8 @@ class Room:
         await self.refresh()
 
     async def rewrite(self, messages: Sequence[ChatMessage]) -> bool:
-        """The conversation becomes these messages, all before the assistant's turn that is open, which stays token for
-        token; what differs is fed again. False where no turn is open. Raises InvalidInput.
-        """
+        """Replaces all messages before the open assistant's turn by these; the turn stays token for token, and tokens
+        that differ are fed again. Returns False if no turn is open. Raises InvalidInput."""
         self._check()
         history = self.branch._handle.state
         old = history.conversation
@@ -168,7 +169,7 @@ class Room:
         if not made.conversation.opened:
             return False
         end, added = old.end, made.added
-        if end == self.length:  # nothing of the turn is there yet: the last token, which opens it, stays
+        if end == self.length:  # the turn has no tokens yet: the last token, which opens it, stays
             if added[-1] != history.tokens[end - 1]:
                 return False
             end, added = end - 1, added[:-1]
@@ -177,9 +178,8 @@ class Room:
         return True
 
     async def uncache(self, length: int) -> None:
-        """Frees the cells behind the first `length` tokens, which are fed again when the branch goes on: where tokens
-        before them are to give way anyway. Raises InvalidInput.
-        """
+        """Frees the cells after the first `length` tokens; these are fed again when the branch continues. For use
+        before tokens ahead of them are replaced. Raises InvalidInput."""
         self._check()
         kept = checked_count(length, "length", 0, self.length)
         await self._loop.call(lambda engine: engine.drop_cells_from(self.branch.id, kept))
@@ -202,7 +202,7 @@ class Room:
         self.replaceable = min(self.end, state.replaceable)
 
     def _lacks(self, state: BranchUsage) -> tuple[int, int]:
-        """Cells and positions, of which one is 0."""
+        """Numbers of missing cells and positions, one of which is 0."""
         limit = self.branch.context.model_info.max_positions
         positions = 0 if limit is None else max(state.length + self._wanted - limit, 0)
         if positions:
@@ -212,7 +212,7 @@ class Room:
 
 
 async def _state_of(branch: Branch, first: int = 0) -> BranchUsage:
-    """With what it alone owns from a position on."""
+    """The branch's figures; `owned` counts the cells it alone has from position `first` on."""
     holds_cells = branch.context.model_info.holds_cells
 
     def look(engine: StepEngine) -> BranchUsage:
@@ -232,7 +232,7 @@ async def _state_of(branch: Branch, first: int = 0) -> BranchUsage:
 
 
 def checked_overflow(policy: object) -> Overflow:
-    """Raises InvalidInput for what makes no room."""
+    """Returns a valid policy. Raises InvalidInput."""
     if isinstance(policy, type) or not isinstance(policy, Overflow):
         raise InvalidInput(
             f"overflow is {preview(policy)}, but it must be a policy of kv.overflow, or an object with `make_room`"
@@ -241,19 +241,20 @@ def checked_overflow(policy: object) -> Overflow:
 
 
 class OverflowHandler:
-    """Asks the policy of a branch whenever one verb of it finds no room for so many tokens more."""
+    """Calls the policy of a branch whenever one method finds no room for `tokens` more."""
 
     def __init__(self, branch: Branch, tokens: int) -> None:
         self._branch = branch
         self._tokens = tokens
-        self._fits: BranchUsage | None = None  # as it was when nothing was lacking, and the verb was tried again
+        self._fits: BranchUsage | None = None  # usage when nothing was lacking, and the method was tried again
         self._held = (-1, -1)  # tokens, and those that need cells, when room was made last
-        self._in_vain = 0  # times that it was made since, and others took it
+        self._in_vain = 0  # number of times that others took the room made since
 
     async def make(self) -> bool:
-        """Is it worth another try? Not where nothing has come of it, whatever a policy says."""
+        """Makes room by the policy; returns whether to try again. False if nothing came of it, whatever the policy
+        returned."""
         branch, history = self._branch, self._branch._handle.state
-        if not branch._handle.makes_room or history.making_room:  # what a policy does on the branch itself asks nobody
+        if not branch._handle.makes_room or history.making_room:  # a policy's own calls on the branch call no policy
             return False
         state = await _state_of(branch)
         itself = branch._handle.record.branch
@@ -278,7 +279,7 @@ class OverflowHandler:
         return made and not branch.closed and await self._better(state, room)
 
     async def _better(self, before: BranchUsage, room: Room) -> bool:
-        """Does the branch hold less, or lack less? Others may have taken what it gave."""
+        """Returns whether the branch needs fewer cells or lacks less. Other branches may have taken the room made."""
         after = await _state_of(self._branch)
         held = (before.length, before.held)
         self._in_vain = self._in_vain + 1 if held == self._held else 0
@@ -288,7 +289,7 @@ class OverflowHandler:
 
 
 async def retry_with_room(branch: Branch, tokens: int, attempt: Callable[[], Awaitable[T]]) -> T:
-    """Runs a verb, and again each time that the branch's policy made room for so many tokens."""
+    """Runs `attempt`, and again each time that the branch's policy made room for `tokens` more."""
     room = OverflowHandler(branch, tokens)
     while True:
         try:
@@ -299,12 +300,12 @@ async def retry_with_room(branch: Branch, tokens: int, attempt: Callable[[], Awa
 
 
 async def run_generation(branch: Branch, job: GenerationJob[T]) -> T:
-    """Runs a generation to its end; where it waits for room, the branch's policy is asked."""
+    """Runs a generation to its end; calls the branch's policy when it waits for room."""
     return await run_waiting(branch._handle.loop, job, OverflowHandler(branch, 1).make)
 
 
 async def run_waiting(loop: StepLoop, job: GenerationJob[T], make_room: Callable[[], Awaitable[bool]]) -> T:
-    """Runs a generation to its end; where it waits for room, `make_room` says whether there is some then."""
+    """Runs a generation to its end; calls `make_room` when it waits for room, and resumes it with the result."""
     await checkpoint_if_cancelled()
     loop.submit(job)
     try:

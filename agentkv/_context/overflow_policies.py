@@ -15,27 +15,28 @@ MOST = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Nothing goes: a generation ends with "context_full", other verbs raise ContextFull or PositionsExhausted."""
+    """Removes nothing: a generation ends with "context_full", other methods raise ContextFull or PositionsExhausted."""
 
     async def make_room(self, room: Room) -> bool:
-        """Makes none."""
+        """Returns False."""
         return False
 
 
 @dataclass(frozen=True, slots=True)
 class DropOldest:
-    """Lets the oldest tokens go, after the first few: whole messages where the branch has messages.
+    """Drops the oldest tokens, after the first few: whole messages if the branch has messages.
 
-    Where cells are lacking they are forgotten (`Branch.forget`): positions go on, and nothing is fed again. Where
-    positions are, the model's layers keep states (`ModelInfo.forgets`), or forks share the cells, the tokens leave the
-    branch, and what stays is fed again behind the first few, as a prompt would be. Nothing goes where that would not
+    If cells are missing, the tokens are forgotten (`Branch.forget`): positions stay, and nothing is fed again. If
+    positions are missing, layers have recurrent states (`ModelInfo.forgets`), or forks share the cells, the tokens are
+    removed from the branch, and those after them are fed again, like a prompt. Nothing is dropped if that would not
     make room.
 
     Attributes:
-        keep: so many tokens stay at the front, and the rest of the message that the last of them is in. The first few
-            take up attention that has nowhere to go (StreamingLLM, Xiao et al. 2023); a system message is here as well.
-        batch: so many go at a time, at least; None for half of those that may. What is fed again costs the less, the
-            more go at a time.
+        keep: number of tokens to keep at the front, and the rest of the message that the last of them is in. The first
+            few absorb surplus attention (attention sinks: StreamingLLM, Xiao et al. 2023); a system message is here,
+            too.
+        batch: minimum number of tokens to drop at a time; None for half of the droppable ones. The more are dropped at
+            a time, the less is fed again in total.
     """
 
     keep: int = 4
@@ -47,7 +48,7 @@ class DropOldest:
             checked_count(self.batch, "batch", 1, MOST)
 
     async def make_room(self, room: Room) -> bool:
-        """Forgets the oldest, or begins again without them."""
+        """Forgets the oldest tokens, or removes them and feeds the rest again."""
         first = end_of_message(room, self.keep)
         if not await room.would_fit(first):
             return False
@@ -65,7 +66,7 @@ class DropOldest:
         return self.batch or max((room.end - oldest) // 2, 1)
 
     async def _begin_again(self, room: Room, first: int, lacking: int) -> bool:
-        gone = _held_from(room, first)  # what was forgotten must not come back into the cache
+        gone = _held_from(room, first)  # forgotten tokens must not return to the cache
         last = end_of_messages(room, first, max(gone, first + max(self._some(room, first), lacking)))
         last = min(last, room.replaceable)
         if last - first < lacking:
@@ -75,7 +76,7 @@ class DropOldest:
 
 
 def _held_from(room: Room, position: int) -> int:
-    """The first position from there on that was not forgotten."""
+    """The first position, from `position` on, that is not forgotten."""
     for first, last in sorted(room.forgotten):
         if first <= position:
             position = max(position, last)
@@ -83,14 +84,14 @@ def _held_from(room: Room, position: int) -> int:
 
 
 def end_of_message(room: Room, position: int) -> int:
-    """The end of the message that the token before a position is in; the position itself outside of messages."""
+    """The end of the message that the token before `position` is in; `position` itself outside of messages."""
     ends = (message.end for message in room.branch.messages if message.start < position <= message.end)
     return min(next(ends, position), room.end)
 
 
 def end_of_messages(room: Room, first: int, position: int) -> int:
-    """Up to where tokens from `first` on go, for those before a position to be gone: to where the next question begins,
-    or the next message, or within a message that is all there is."""
+    """End of the tokens to drop from `first` on, at least up to `position`: the start of the next question, or else of
+    the next message; within the last message, `position` itself."""
     messages = [message for message in room.branch.messages if max(first + 1, position) <= message.start <= room.end]
     questions = [message.start for message in messages if message.role == "user"]
     starts = questions or [message.start for message in messages]

@@ -1,4 +1,4 @@
-"""A new branch while its prompt is computed."""
+"""New branches whose prompts are being computed."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 
 class Source(NamedTuple):
-    """An idle branch that begins alike: the first `kept` tokens of both are the same."""
+    """An idle branch with a common prefix: its first `kept` tokens."""
 
     branch: int
     kept: int
 
 
 class PromptJob(Job[None]):
-    """Makes a branch of all tokens of a continuation, and computes what the cache does not have of them.
+    """Makes a branch with all tokens of an update, and computes those that the cache lacks.
 
-    With a `source` that branch is extended, unless more is retained: by a prompt of the same tokens that was ended on
-    its way, say. What a branch has that was loaded, its forks alone share.
+    With a `source` that branch is extended, unless the cache retains a longer prefix, as from an interrupted prompt of
+    the same tokens. Cells of a loaded branch are shared by its forks only.
 
     Attributes:
-        branch: its number, once the engine has taken it on.
-        reused: so many of its tokens were in the cache then; the last one that a source made counts, too.
+        branch: id of the branch, once the engine has made it.
+        reused: number of its tokens that were in the cache then; a source's last token counts, too.
     """
 
     __slots__ = ("_conversation", "_histories", "_source", "_tokens", "branch", "reused")
@@ -79,7 +79,7 @@ class PromptJob(Job[None]):
 
 
 class _WatchedJob(PromptJob):
-    """One that is waited for before it is done, too. `taken` is set once the engine has taken it on, or refused it."""
+    """A PromptJob that can be awaited before it is done. `taken` is set once the engine has accepted or refused it."""
 
     __slots__ = ("taken",)
 
@@ -97,8 +97,9 @@ class _WatchedJob(PromptJob):
 
 
 class PromptPrefill:
-    """A prompt that is being computed, for the length of a block: entered once the engine has taken it on. What is left
-    of it then is ended, and its branch closed; what was computed of it is retained for whoever asks the same again."""
+    """A prompt that is being computed, as a context manager: entered once the engine has accepted it. An error in
+    the block ends the job and closes its branch; the tokens computed are retained for a later prompt with the same
+    prefix."""
 
     def __init__(self, core: ContextCore, made: PromptUpdate, source: Source | None) -> None:
         self._loop = core.loop
@@ -106,17 +107,17 @@ class PromptPrefill:
 
     @property
     def branch(self) -> int:
-        """The number of the branch."""
+        """Id of the branch."""
         return self._job.branch
 
     @property
     def reused(self) -> int:
-        """How many of its tokens were in the cache already."""
+        """Number of its tokens that were in the cache already."""
         return self._job.reused
 
     @property
     def settled(self) -> anyio.Event:
-        """Set once all of them are, or that failed."""
+        """Event set once all tokens are computed, or the job failed."""
         return self._job.settled
 
     async def __aenter__(self) -> PromptPrefill:
@@ -144,24 +145,24 @@ class PromptPrefill:
             await self._loop.cancel(self._job)
 
     async def computed(self) -> None:
-        """Returns once all of it is; raises what it failed with."""
+        """Waits until all tokens are computed; raises the error of the job."""
         await self._job.settled.wait()
         self._job.result()
 
     async def length(self) -> int:
-        """How many of its tokens are computed by now; 0 where it has failed."""
+        """Number of tokens computed so far; 0 if the job failed."""
         branch = self._job.branch
         return await self._loop.call(lambda engine: engine.length(branch) if branch in engine.live() else 0)
 
 
 async def empty_branch(core: ContextCore, overflow: Overflow | None) -> Branch:
-    """A new root branch without tokens."""
+    """Makes a root branch without tokens."""
     id, _ = await core.loop.call(lambda engine: engine.create(), lambda worker, made: worker.close(made[0]))
     return new_branch(core, id, None, overflow)
 
 
 async def prompted_branch(core: ContextCore, made: PromptUpdate, overflow: Overflow | None) -> Branch:
-    """A new root branch that holds a rendered prompt."""
+    """Makes a root branch with a rendered prompt."""
     if not made.added and made.conversation is not None:  # the chat template writes it with the first question
         branch = await empty_branch(core, overflow)
         handle_of(branch).state.set_conversation(made.conversation)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 async def publish(branch: Branch, name: str) -> None:
-    """Has the server keep the branch as it is now. Raises BranchExists, RemoteError."""
+    """Stores the branch's present state on the server. Raises BranchExists, RemoteError."""
     handle = handle_of(branch)
     history = handle.state
     while True:
@@ -35,11 +35,11 @@ async def publish(branch: Branch, name: str) -> None:
         try:
             return await handle.run(Job(start, check_finished))  # type: ignore[arg-type]
         except BranchChanged:
-            pass  # it is published as it is by now
+            pass  # publish the newer state
 
 
 async def attach(home: ContextCore, name: str, overflow: Overflow | None) -> Branch:
-    """A new branch like the published one. Raises BranchNotFound, RemoteError."""
+    """Makes a branch equal to the published one. Raises BranchNotFound, RemoteError."""
     created: list[int] = []  # by the thread
 
     def start(engine: PublishingEngine) -> int:
@@ -58,7 +58,7 @@ async def attach(home: ContextCore, name: str, overflow: Overflow | None) -> Bra
 
 
 async def snapshot_of(branch: Branch) -> PublishedBranch:
-    """The branch as it is now, also while it runs something."""
+    """The branch's present state, also while it runs something."""
     handle = handle_of(branch)
     home, history = handle.core, handle.state
     told: list[Any] = []
@@ -86,7 +86,8 @@ async def snapshot_of(branch: Branch) -> PublishedBranch:
 
 
 async def branch_of(source: Branch, published: PublishedBranch, overflow: Overflow) -> Branch:
-    """A branch over the cells of another one that has its tokens. Raises InvalidInput, ValueError."""
+    """Makes a branch from a published one over the cells of `source`, which has its tokens. Raises InvalidInput,
+    ValueError."""
     home, conversation = handle_of(source).core, published.conversation()
     output: dict[str, Any] = {}
     if (saved := published.output) is not None:

@@ -10,31 +10,30 @@ if TYPE_CHECKING:
 
 
 class BranchRegistry:
-    """Weak references to the open branches. Hidden ones, such as prompts of agents, are not among those that users
-    see."""
+    """Weak references to the open branches. Hidden ones, such as prompts of agents, are not shown to users."""
 
     def __init__(self) -> None:
         self._shown: weakref.WeakValueDictionary[int, Branch] = weakref.WeakValueDictionary()
         self._hidden: weakref.WeakValueDictionary[int, Branch] = weakref.WeakValueDictionary()
 
     def add(self, branch: Branch) -> None:
-        """A branch begins."""
+        """Adds a new branch."""
         self._shown[branch.id] = branch
 
     def hide(self, branch: Branch) -> None:
-        """Takes a branch from those that users see."""
+        """Hides a branch from users."""
         self._hidden[branch.id] = branch
         self._shown.pop(branch.id, None)
 
     def remove(self, branch: Branch) -> None:
-        """A branch was closed. Idempotent."""
+        """Removes a closed branch. Idempotent."""
         self._shown.pop(branch.id, None)
         self._hidden.pop(branch.id, None)
 
     def live(self) -> list[Branch]:
-        """Those that users see, oldest first."""
+        """Branches shown to users, oldest first."""
         return [branch for _, branch in sorted(self._shown.items())]
 
     def every(self) -> list[Branch]:
-        """Those and the hidden ones."""
+        """All open branches, hidden ones last."""
         return [*self.live(), *self._hidden.values()]

@@ -1,4 +1,4 @@
-"""Branches in files: what users pass is checked here, and what comes back becomes branches."""
+"""Saving and loading branches of a Context: checks arguments, and makes Branches of the loaded ones."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def save_branches(
 async def load_branches(
     core: ContextCore, path: str | Path, shared: bool, recompute: bool, progress: Progress | None, *, one: bool
 ) -> dict[str, Branch]:
-    """Branches of a file by name; with `one` it must hold a single one. Raises as `Context.load`."""
+    """Loads the branches of a file, by name; with `one` it must have exactly one. Raises as `Context.load`."""
     from .branch import new_branch
 
     core.loop.check_open()

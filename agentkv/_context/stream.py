@@ -1,4 +1,4 @@
-"""Tokens of one generation as they come."""
+"""Streams the tokens of one generation."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class TokenStream(Generic[Out_co]):
 
     The generation runs at most `buffer` tokens ahead of the reader, then its branch (and no other) pauses.
 
-    Leaving the block stops it. The branch then holds exactly the tokens that the iterator handed out, as if the
-    generation had made no more, however far ahead it was; with `keep="made"` it holds all that were made. `generation`
-    is what was kept, with finish reason "cancelled" where that is not the whole. Should another task have gone on with
-    the branch after the generation had ended by itself, everything stays.
+    Leaving the block stops it. The branch then has exactly the tokens that the iterator handed out, however far ahead
+    the generation was; with `keep="made"` it has all that were generated. `generation` has the same tokens, with finish
+    reason "cancelled" if they are not all. If another task has changed the branch after the generation ended by itself,
+    all tokens stay.
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class TokenStream(Generic[Out_co]):
         keep: Keep,
         urgent: Container[int] | None = None,
     ) -> None:
-        """Private: use `Branch.stream`. `urgent`: the tokens that the reader is woken for, None for every one."""
-        self._branch = branch  # kept: one that nobody refers to is closed
+        """Private: use `Branch.stream`. `urgent`: tokens that wake the reader, None for every token."""
+        self._branch = branch  # a reference keeps it open
         self._handle = branch._handle
         self._loop = self._handle.loop
         self._request = request
@@ -58,9 +58,9 @@ class TokenStream(Generic[Out_co]):
         self._taken = 0  # tokens since the last notice
         self._keep = checked_word(keep, "keep", get_args(Keep))
         self._entered = False
-        self._left = False  # and nothing is handed out any more
-        self._gone = False  # its branch, when it was left
-        self._read = 0  # tokens that the reader has
+        self._left = False  # nothing is handed out any more
+        self._gone = False  # whether the branch was closed when the block ended
+        self._read = 0  # number of tokens read
         self._finished: Finished | None = None
         self._tokens: deque[Token] = deque()
         self._count = 0
@@ -85,7 +85,7 @@ class TokenStream(Generic[Out_co]):
         except BaseException as error:
             await self._leave(error)
             raise
-        if self._job.failed and self._job.id is None:  # one that began hands out what it made, however soon it failed
+        if self._job.failed and self._job.id is None:  # one that began hands out its tokens, however soon it failed
             self._job.result()
         return self
 
@@ -95,7 +95,7 @@ class TokenStream(Generic[Out_co]):
         await self._leave(error)
 
     async def _leave(self, error: BaseException | None) -> None:
-        """Nothing more is handed out; what was, decides what stays."""
+        """Ends the stream; with `keep="read"` only the tokens read stay."""
         if self._keep == "read":
             self._left = True
             self._job.kept = self._read
@@ -110,7 +110,7 @@ class TokenStream(Generic[Out_co]):
         return self
 
     async def __anext__(self) -> Token:
-        """The next token; raises what ended the generation, if it was an error."""
+        """The next token; raises the error that ended the generation."""
         self._check_entered()
         if not await self._there():
             raise StopAsyncIteration
@@ -119,9 +119,9 @@ class TokenStream(Generic[Out_co]):
         return token
 
     async def batch(self, most: int | None = None) -> list[Token]:
-        """All tokens that are there, or at most so many; none after the end, and else one at least.
+        """All available tokens, or at most `most`; waits for at least one, and returns none after the end.
 
-        Raises as the iterator does, and InvalidInput for a `most` below 1.
+        Raises as the iterator, and InvalidInput for a `most` below 1.
         """
         if most is not None:
             checked_count(most, "most", 1)
@@ -132,11 +132,11 @@ class TokenStream(Generic[Out_co]):
         return tokens
 
     def unread(self, count: int) -> None:
-        """The last tokens that were handed out count as not read: they are not kept where those that were read are."""
+        """Counts the last `count` tokens handed out as not read: with `keep="read"` they are not kept."""
         self._read -= count
 
     def first(self, count: int) -> Generation[Any]:
-        """So many of its first tokens, as a generation that was cut there, once it has ended."""
+        """The generation cut to its first `count` tokens, once it has ended."""
         if self._finished is None:
             return self._job.result()
         return self._request.cut(self._finished, count)
@@ -147,7 +147,7 @@ class TokenStream(Generic[Out_co]):
         self._loop.check_event_loop()
 
     async def _there(self) -> bool:
-        """Waits for a token. False at the end; raises what it was, if it was an error."""
+        """Waits for a token. Returns False at the end; raises the error that ended the generation."""
         # A token that came just as the reader was cancelled is not handed out: asyncio alone would prefer the token.
         await (checkpoint() if self._tokens else checkpoint_if_cancelled())
         while not self._tokens:
@@ -173,7 +173,7 @@ class TokenStream(Generic[Out_co]):
         return True
 
     def _take(self, *tokens: Token) -> None:
-        """The reader has these."""
+        """Counts these tokens as read."""
         self._taken += len(tokens)
         if self._taken >= self._taken_per_notice:
             self._loop.ack(self._job, self._taken)
@@ -182,9 +182,9 @@ class TokenStream(Generic[Out_co]):
 
     @property
     def generation(self) -> Generation[Out_co]:
-        """The generation, once it has ended: all of it in the block, and afterwards what was kept.
+        """The generation, once it has ended: all of it in the block, and afterwards the part that was kept.
 
-        Raises AgentKVError before, and the error that ended it.
+        Raises AgentKVError while it runs, and the error that ended it.
         """
         if not self._job.settled.is_set():
             raise AgentKVError("the generation still runs; read the stream to its end or leave its block first")
@@ -195,7 +195,7 @@ class TokenStream(Generic[Out_co]):
         return self._job.result()
 
     def _start(self, engine: StepEngine) -> int:
-        return self._request.start(engine)  # as it is once the stream was entered
+        return self._request.start(engine)  # the request as bound on entry
 
     def _feed(self, items: list[Emitted]) -> None:
         while items and not self._left:

@@ -1,4 +1,4 @@
-"""How much of a message is reasoning: what users say of it, for the chat template and for a generation."""
+"""The reasoning budget of a message, for the chat template and for a generation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SWITCHES = ("enable_thinking", "thinking")
 
 
 def check_thinking(thinking: Thinking, held: Description | None) -> None:
-    """Raises InvalidInput for a budget beside an object of the user's, which knows nothing of thoughts."""
+    """Raises InvalidInput for a budget together with a custom constraint, which knows nothing of thoughts."""
     if thinking is not None and not isinstance(held, GrammarSource | None):
         raise InvalidInput(
             f"thinking goes with a type, kv.Regex, kv.JsonSchema or kv.Grammar as the output, and not with "
@@ -31,7 +31,7 @@ def check_thinking(thinking: Thinking, held: Description | None) -> None:
 
 
 def thinking_from_word(said: str | None) -> Thinking:
-    """What a word of the command line means. Raises InvalidInput."""
+    """Parses a command-line value: on, off or a number of tokens. Raises InvalidInput."""
     words = {None: None, "on": True, "off": False}
     if said in words:
         return words[said]
@@ -41,14 +41,14 @@ def thinking_from_word(said: str | None) -> Thinking:
 
 
 def template_switches(thinking: Thinking, known: Container[str]) -> dict[str, Any]:
-    """The variables, of those that a template knows, that turn its reasoning on or off."""
+    """Template variables, out of those the template knows, that turn its reasoning on or off."""
     return {} if thinking is None else {name: bool(thinking) for name in _SWITCHES if name in known}
 
 
 def thought_of(home: ContextCore, history: BranchState, thinking: Thinking, held: Description | None) -> Thought | None:
-    """The next message of a branch as one whose reasoning has this budget; None where that changes nothing.
+    """Constraint that gives the branch's next message this reasoning budget; None if that changes nothing.
 
-    Raises ModelError where the folder says wrongly how it reasons.
+    Raises ModelError if the model folder has an invalid format.
     """
     if thinking is None or (markers := home.chat.format.thought) is None:
         return None
@@ -63,15 +63,15 @@ def thought_of(home: ContextCore, history: BranchState, thinking: Thinking, held
 
 
 def thought_in(home: ContextCore, history: BranchState, begin: int, said: Sequence[int]) -> int:
-    """How many of the tokens that a branch was given behind its first `begin` are a thought, markers included, before
-    an answer."""
+    """Number of leading tokens of `said`, which follow the branch's first `begin`, that are a thought before an answer,
+    markers included."""
     markers = home.chat.format.thought
     assert markers is not None
     return markers.size(_begun(home, history, begin), map(home.chat.detokenizer.bytes_of, said))
 
 
 def reasoning_tokens(markers: Markers | None, begun: str, pieces: Iterable[bytes]) -> int:
-    """How many of a message's tokens are reasoning, its markers left out; `begun` is what the prompt has of it."""
+    """Number of reasoning tokens in a message, markers excluded; `begun` is the prompt's part of the message."""
     if markers is None:
         return 0
     count, doubtful, place = 0, 0, markers.begun(begun)
@@ -86,8 +86,8 @@ def reasoning_tokens(markers: Markers | None, begun: str, pieces: Iterable[bytes
 
 
 def _begun(home: ContextCore, history: BranchState, length: int) -> Place:
-    """Where the message is of which `length` tokens of the branch have the beginning. In a text that is no chat's no
-    thought is opened for it."""
+    """Position in the message that begins within the branch's first `length` tokens. In a text without a chat no
+    thought is opened."""
     conversation, template, markers = history.conversation, home.chat.format.template, home.chat.format.thought
     assert markers is not None
     said = b"".join(map(home.chat.detokenizer.bytes_of, history.tokens[conversation.end : length])).decode(

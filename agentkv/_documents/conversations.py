@@ -1,4 +1,4 @@
-"""Conversations as a file of saved branches has them: what they have in common is written once."""
+"""Conversations in a file of saved branches; common parts are written once."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Name = Annotated[str, Field(min_length=1)]
 
 
 class DocumentModel(BaseModel):
-    """Base of everything in the document of a file: nothing is guessed, and nothing is left over."""
+    """Base of all parts of a saved document: strict types, no unknown fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, ser_json_inf_nan="constants")
 
 
 class SavedOutput(DocumentModel):
-    """What a branch was last asked to say under a grammar."""
+    """The last constrained output of a branch."""
 
     grammar: str
     began: Count
@@ -32,14 +32,14 @@ class SavedOutput(DocumentModel):
 
 
 class SavedText(DocumentModel):
-    """A ControlledText."""
+    """Saved form of a ControlledText."""
 
     text: str
     controls: tuple[tuple[Count, Count, Count], ...] | None
 
     @classmethod
     def of(cls, text: ControlledText | None) -> SavedText | None:
-        """What is saved of it."""
+        """Saves a text."""
         if text is None:
             return None
         return cls(
@@ -48,13 +48,13 @@ class SavedText(DocumentModel):
         )
 
     def made(self) -> ControlledText:
-        """The text again."""
+        """Restores the text."""
         controls = None if self.controls is None else [Control(*control) for control in self.controls]
         return ControlledText(self.text, controls)
 
 
 class SavedEntry(DocumentModel):
-    """A message, and which tokens it is."""
+    """A message and its token span."""
 
     message: dict[str, Any]
     start: Count
@@ -66,7 +66,7 @@ class SavedEntry(DocumentModel):
 
     @classmethod
     def of(cls, entry: Entry) -> SavedEntry:
-        """What is saved of it."""
+        """Saves an entry."""
         return cls(
             message=dict(entry.message),
             start=entry.start,
@@ -78,7 +78,7 @@ class SavedEntry(DocumentModel):
         )
 
     def made(self) -> Entry:
-        """The entry again. Raises InvalidInput for what is no message, ValueError for no span."""
+        """Restores the entry. Raises InvalidInput for an invalid message, ValueError for an invalid span."""
         checked_messages([self.message])
         _check(self.start <= self.end, "a message that ends before it begins")
         given = None if self.given is None else self.given.made()
@@ -86,7 +86,7 @@ class SavedEntry(DocumentModel):
 
 
 class SavedState(DocumentModel):
-    """One Conversation: `kept` entries of the one before it, then `entries`."""
+    """One Conversation: the first `kept` entries of the one before it, then `entries`."""
 
     before: Count | None
     kept: Count
@@ -101,7 +101,7 @@ class SavedState(DocumentModel):
     template: dict[str, Any]
     base: Count
     leftover: Count
-    calls: Count | None = None  # as files of before say nothing of it
+    calls: Count | None = None  # absent in older files
     calls_of: str = ""
 
     @classmethod
@@ -112,7 +112,7 @@ class SavedState(DocumentModel):
         entry: Callable[[Entry], int],
         tools: Callable[[Sequence[Mapping[str, Any]]], int],
     ) -> SavedState:
-        """What is saved of it, with the numbers of what it refers to."""
+        """Saves a conversation; `entry` and `tools` give the indices of the parts that it refers to."""
         kept = _common(() if state.before is None else state.before.entries, state.entries)
         return cls(
             before=before,
@@ -134,14 +134,14 @@ class SavedState(DocumentModel):
 
 
 class SavedConversations(DocumentModel):
-    """The conversations of several branches, each state after the one that it goes on from."""
+    """The conversations of several branches, each state after the one that it continues."""
 
     entries: tuple[SavedEntry, ...] = ()
     tools: tuple[list[dict[str, Any]], ...] = ()
     states: tuple[SavedState, ...] = ()
 
     def made(self) -> list[Conversation]:
-        """The conversations again. Raises InvalidInput or ValueError for what cannot be one."""
+        """Restores the conversations. Raises InvalidInput or ValueError for an invalid one."""
         entries = [entry.made() for entry in self.entries]
         for tools in self.tools:
             checked_tools(tools)
@@ -190,7 +190,7 @@ class ConversationWriter:
         self._of: dict[int, tuple[int, Conversation]] = {}
 
     def add(self, conversation: Conversation) -> int:
-        """Its index."""
+        """Adds a conversation with those that it continues; returns its index."""
         chain: list[Conversation] = []
         state: Conversation | None = conversation
         while state is not None and id(state) not in self._of:
@@ -202,7 +202,7 @@ class ConversationWriter:
         return self._of[id(conversation)][0]
 
     def result(self) -> SavedConversations:
-        """All of them."""
+        """All conversations added."""
         return SavedConversations(entries=tuple(self._saved), tools=tuple(self._tools), states=tuple(self._states))
 
     def _state(self, state: Conversation) -> SavedState:
@@ -223,13 +223,13 @@ class ConversationWriter:
 
 
 def reach_of(conversation: Conversation, marks: Mapping[str, int]) -> int:
-    """How many tokens a branch must have for its messages and named marks to lie in them."""
+    """Number of tokens that a branch needs to cover its messages and named marks."""
     ends = [entry.end for entry in conversation.entries]
     return max(conversation.end, conversation.leftover, *ends, *marks.values(), 0)
 
 
 def _common(one: Sequence[Entry], other: Sequence[Entry]) -> int:
-    """How many entries two conversations begin with in common."""
+    """Length of the common prefix of two entry sequences, by identity."""
     pairs = zip(one, other, strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a is not b), min(len(one), len(other)))
 

@@ -1,4 +1,4 @@
-"""A branch as one process hands it to another through a server: its tokens, and all that goes on from them."""
+"""A branch as one process hands it to another through a server: its tokens and the state needed to continue it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAME = re.compile(r"(?!br_)[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 class PublishedBranch(DocumentModel):
-    """What of a branch goes over the wire. `conversations` ends with its own."""
+    """A branch on the wire. The last of `conversations` is its own."""
 
     tokens: list[Count]
     rng_stream: Annotated[int, Field(ge=0, lt=2**64)]
@@ -28,7 +28,7 @@ class PublishedBranch(DocumentModel):
     output: SavedOutput | None
 
     def conversation(self) -> Conversation:
-        """Its messages. Raises InvalidInput, ValueError where they are not those of its tokens."""
+        """The branch's conversation. Raises InvalidInput or ValueError if it does not fit the tokens."""
         made = self.conversations.made()
         if not made:
             raise ValueError("a branch without a conversation")
@@ -39,7 +39,7 @@ class PublishedBranch(DocumentModel):
 
 
 def checked_publication(name: object) -> str:
-    """A name that branches are published under. Raises InvalidInput."""
+    """A valid name of a published branch. Raises InvalidInput."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidInput(
             f"name is {preview(name)}, but a published branch is named by 1 to 64 letters, digits, '_', '.' and '-', "
@@ -49,7 +49,7 @@ def checked_publication(name: object) -> str:
 
 
 def conversation_saved(conversation: Conversation) -> SavedConversations:
-    """One conversation, and those that it goes on from."""
+    """Saves one conversation with those that it continues."""
     saver = ConversationWriter()
     saver.add(conversation)
     return saver.result()

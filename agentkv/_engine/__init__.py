@@ -1,1 +1,1 @@
-"""The step loop: the interface of an engine, the thread that steps it, and the commands that it takes."""
+"""The step loop: the interface of an engine, the thread that steps it, and its commands."""

@@ -1,7 +1,7 @@
 """Commands: requests of the event loop to the step loop's thread.
 
 A command is made on the event loop, applied once on the thread between two forwards, and settled once back on the
-event loop, whatever it or others raised. Whoever awaits it waits for `settled`.
+event loop, even if it or others raise. Its awaiting task waits for `settled`.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ T = TypeVar("T")
 
 
 class Worker(Protocol):
-    """What a command may use of the thread."""
+    """The part of the thread that a command may use."""
 
     engine: StepEngine
     cells: CellStore
     jobs: dict[int, Job[Any]]
 
     def report(self, settle: Callable[[], None]) -> None:
-        """Has `settle` run on the event loop with the next post."""
+        """Schedules `settle` on the event loop with the next batch of outcomes."""
         ...
 
     def close(self, branch: int) -> None:
-        """Frees a branch and ends what it runs; one that is closed already is left alone."""
+        """Frees a branch and ends its job. Idempotent."""
         ...
 
 
 class Command(ABC):
-    """Something the thread does between two forwards. Nobody awaits a plain command."""
+    """An action of the thread between two forwards. Nobody awaits a plain command."""
 
     __slots__ = ()
 
     @abstractmethod
     def apply(self, worker: Worker) -> None:
-        """Runs on the thread. What it raises is what the command fails with."""
+        """Runs on the thread. An exception from it fails the command."""
 
     def fail(self, error: BaseException) -> None:  # noqa: B027 - nobody waits for a plain command
-        """It could not be done; on the event loop."""
+        """Reports that the command failed; runs on the event loop."""
 
 
 class Awaited(Command, Generic[T]):
-    """A command with a result, or an error, that a task awaits."""
+    """A command whose result or error a task awaits."""
 
     __slots__ = ("_error", "_result", "settled")
 
@@ -61,23 +61,23 @@ class Awaited(Command, Generic[T]):
         self._error: BaseException | None = None
 
     def succeed(self, result: T) -> None:
-        """Settles with a result; on the event loop."""
+        """Settles with a result; runs on the event loop."""
         if not self.settled.is_set():
             self._result = result
             self.settled.set()
 
     def fail(self, error: BaseException) -> None:
-        """Settles with an error; on the event loop."""
+        """Settles with an error; runs on the event loop."""
         if not self.settled.is_set():
             self._error = error
             self.settled.set()
 
     def revoke(self, worker: Worker) -> None:
-        """On the thread, after `apply`: nobody receives the result. Ends what runs, undoes what was done."""
+        """Cancels or undoes the command, since nobody receives the result; runs on the thread after `apply`."""
 
     @property
     def failed(self) -> bool:
-        """Did it settle with an error?"""
+        """Whether it settled with an error."""
         return self._error is not None
 
     def result(self) -> T:
@@ -88,10 +88,10 @@ class Awaited(Command, Generic[T]):
 
 
 class ImmediateCommand(Awaited[T]):
-    """What is done as soon as it is applied.
+    """A command that is complete once applied.
 
-    `undo` takes back one whose result nobody receives; `told` hears of every result, on the event loop, in the order
-    in which the engine did things.
+    `undo` reverts it if nobody receives the result; `told` gets every result, on the event loop, in the engine's
+    order.
     """
 
     __slots__ = ("_done", "_told", "_undo")
@@ -121,7 +121,7 @@ class ImmediateCommand(Awaited[T]):
 
 
 class EngineCall(ImmediateCommand[T]):
-    """A verb of the engine."""
+    """A call of the engine."""
 
     __slots__ = ("_verb",)
 
@@ -139,7 +139,7 @@ class EngineCall(ImmediateCommand[T]):
 
 
 class CellsCall(ImmediateCommand[T]):
-    """A verb that reads or writes what is in cells."""
+    """A call that reads or writes the contents of cells."""
 
     __slots__ = ("_verb",)
 
@@ -157,10 +157,10 @@ class CellsCall(ImmediateCommand[T]):
 
 
 class Job(Awaited[T]):
-    """Work that takes steps: `start` hands it to the engine, `finish` makes the result of what the engine reports.
+    """Work that takes steps: `start` hands it to the engine, `finish` converts the engine's report to the result.
 
-    `finish` runs on the event loop, in the order of the engine's reports. `undo` runs on the thread where the job did
-    not succeed, or did for nobody; without one, the engine takes back what is all or nothing.
+    `finish` runs on the event loop, in the order of the engine's reports. `undo` runs on the thread if the job failed,
+    or its result has no receiver; without one, the engine undoes jobs that are all or nothing.
     """
 
     __slots__ = ("_finish", "_start", "_undo", "id")
@@ -182,10 +182,10 @@ class Job(Awaited[T]):
         worker.jobs[self.id] = self
 
     def wait_for_room(self) -> None:
-        """The engine has no room for it; on the event loop."""
+        """Called on the event loop when the engine has no room for the job."""
 
     def end(self, worker: Worker, finished: Finished) -> None:
-        """The engine is done with it; on the thread."""
+        """Called on the thread when the engine has ended the job."""
         if self._undo is not None and (finished.error is not None or finished.finish_reason == "cancelled"):
             self._undo(worker)
         worker.report(partial(self._settle, finished))
@@ -205,14 +205,14 @@ class Job(Awaited[T]):
             return
         try:
             result = self._finish(finished)
-        except BaseException as error:  # whoever awaits it gets it, and the settlements after this one go on
+        except BaseException as error:  # raised in the awaiting task; the settlements after this one go on
             self.fail(error)
         else:
             self.succeed(result)
 
 
 class Cancel(Awaited[None]):
-    """Takes back a command that was submitted before; settles when that is done."""
+    """Revokes a command submitted before; settles when that is done."""
 
     __slots__ = ("_command",)
 
@@ -226,7 +226,7 @@ class Cancel(Awaited[None]):
 
 
 class Close(Awaited[None]):
-    """Frees a branch and ends what it runs."""
+    """Frees a branch and ends its job."""
 
     __slots__ = ("_branch",)
 
@@ -240,7 +240,7 @@ class Close(Awaited[None]):
 
 
 class Release(Command):
-    """The same for a branch that nobody refers to any more; made by finalizers, on any thread."""
+    """Frees a branch that nobody refers to any more; made by finalizers, on any thread."""
 
     __slots__ = ("_branch",)
 
@@ -252,7 +252,7 @@ class Release(Command):
 
 
 class Wakeup(Command):
-    """Something came to the engine from elsewhere, which it settles now."""
+    """Wakes the thread to settle events that reached the engine from elsewhere."""
 
     __slots__ = ()
 
@@ -261,7 +261,7 @@ class Wakeup(Command):
 
 
 class Unpin(Command):
-    """Lets cells go that were held to be read or written."""
+    """Unpins cells."""
 
     __slots__ = ("_hold",)
 
@@ -273,7 +273,8 @@ class Unpin(Command):
 
 
 def check_finished(finished: Finished) -> None:
-    """Raises what ended a job: its failure, or the close of its branch. A cut-short generation is not a failure."""
+    """Raises the error that ended a job: its failure, or the close of its branch. A truncated generation is not a
+    failure."""
     if finished.error is not None:
         raise from_native(finished.error)
     if finished.finish_reason == "cancelled" and finished.kind != "generate":

@@ -1,6 +1,6 @@
-"""The interface between the SDK and an engine: verbs and jobs go in, reports and changes of logs come out.
+"""The interface between the SDK and an engine: calls and jobs go in, reports and changes of token logs come out.
 
-The native engine fills it; another one, such as a remote server's, may. All calls come from one thread.
+Implemented by the native engine and by those over remote servers. All calls come from one thread.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from .._types.info import EngineCounters
 
 MOST_BRANCHES = 256
-SPARE_SEQUENCES = 16  # for what is saved, loaded or set aside at one time, beside all branches
+SPARE_SEQUENCES = 16  # for concurrent saves, loads and offloads, beside all branches
 
 
 class LogChange(Protocol):
-    """How a branch's tokens differ from those told last: the first `kept` stay, then come `appended` (int32 bytes).
+    """Change of a branch's tokens since the last report: the first `kept` stay, then come `appended` (int32 bytes).
 
-    `epoch` is that of the last token, as `StepEngine.tip` says.
+    `epoch` is that of the last token, as `StepEngine.tip` gives it.
     """
 
     @property
@@ -38,17 +38,17 @@ class LogChange(Protocol):
 
 
 class LogListener(Protocol):
-    """Keeper of the branches' tokens on the event loop: hears every change before the outcomes that follow it."""
+    """Owner of the branches' tokens on the event loop; gets every change before the outcomes that follow it."""
 
     def apply(self, changes: Iterable[LogChange]) -> None:
-        """Takes over what the engine did, in its order."""
+        """Applies the engine's changes, in its order."""
 
     def drop(self, branch: int) -> None:
-        """The branch was closed. Idempotent."""
+        """Forgets a closed branch. Idempotent."""
 
 
 class Emitted(Protocol):
-    """One token of a generation that hands out its tokens as they come."""
+    """One token of a streamed generation."""
 
     @property
     def job(self) -> int: ...
@@ -98,10 +98,10 @@ class Finished(Protocol):
 
 
 class StepReport(Protocol):
-    """One step: what it merged, the tokens that it emitted and the jobs that ended, each job after its tokens.
+    """One step: its merged rows, the tokens that it emitted, and the jobs that ended, each after its tokens.
 
-    `out_of_room` are generations that wait for room from now on. `shares` says what each branch had in it: (int64
-    branch, int32 kind, rows, drafted, accepted), where kind 0 is prefill, 1 decoding, 2 tokens that are fed again.
+    `out_of_room` lists the generations that begin to wait for room. `shares` has a record per branch: (int64 branch,
+    int32 kind, rows, drafted, accepted), where kind 0 is prefill, 1 decoding, 2 tokens that are fed again.
     """
 
     @property
@@ -131,172 +131,175 @@ class StepReport(Protocol):
 
 
 class StepEngine(Protocol):
-    """Branches, and the jobs that run on them. A call checks everything before it changes anything."""
+    """Branches, and the jobs that run on them. A call validates everything before it changes anything."""
 
     def create(self, tokens: Iterable[int] | None = None) -> tuple[int, int]:
-        """A new branch, and how many of `tokens` it found in another one; the rest is to be extended."""
+        """Makes a branch. Returns its id and the number of leading `tokens` shared with another branch; the rest is to
+        be extended."""
 
     def fork(self, branch: int, n: int) -> list[int]:
-        """n children that share the branch's history, or none."""
+        """Makes n children that share the branch's history, or none. Returns their ids."""
 
     def copy(self, branch: int) -> int:
-        """A branch in the same state, random stream included."""
+        """Makes a branch in the same state, random stream included."""
 
     def rollback(self, branch: int, length: int, epoch: int | None = None, keep_forgotten: bool = False) -> None:
-        """Keeps the first `length` tokens; given the epoch of the last one, only if the branch still has that.
+        """Truncates to the first `length` tokens; given the epoch of the last one, only if the branch still has that.
 
-        What was forgotten since is taken back, unless it made room or is to be kept.
+        Positions forgotten since are restored, unless forgotten `for_room`, or with `keep_forgotten`.
         """
 
     def adopt(self, dst: int, src: int) -> None:
-        """dst takes over src's history."""
+        """Replaces dst's history by src's."""
 
     def forget(self, branch: int, first: int, last: int, for_room: bool = False) -> int:
-        """Positions [first, last) keep their tokens and lose their cells; with `for_room` no rollback takes it back.
+        """Frees the cells of positions [first, last), whose tokens stay; with `for_room` no rollback restores them.
 
-        Returns how many cells are free for it.
+        Returns the number of cells freed.
         """
 
     def forgotten(self, branch: int) -> Sequence[tuple[int, int]]:
-        """The ranges of positions that were forgotten."""
+        """Ranges of forgotten positions."""
 
     def replace(self, branch: int, first: int, last: int, tokens: Iterable[int]) -> None:
-        """Tokens [first, last) give way to others; all that follows them is fed again by the next job."""
+        """Replaces tokens [first, last) by others; the next job feeds all that follows again."""
 
     def replaceable(self, branch: int) -> int:
-        """Tokens before this position can be replaced: not the last, and none of an output that is being generated."""
+        """Number of leading tokens that can be replaced: not the last, and none of an output being generated."""
 
     def goes_on(self, branch: int, constraint: Any) -> bool:
-        """Would a generation under this constraint go on with the output that the branch was asked for last?"""
+        """Returns whether a generation under this constraint would continue the branch's last output."""
 
     def drop_cells_from(self, branch: int, length: int) -> None:
-        """The cache keeps the first `length` tokens, at most; the next job feeds the others again."""
+        """Frees the cells from position `length` on; the next job feeds those tokens again."""
 
     def length(self, branch: int) -> int:
-        """Its tokens, those that a running job made included."""
+        """Number of tokens, those made by a running job included."""
 
     def n_cached(self, branch: int) -> int:
-        """How many of them are in the cache, from the first on; the next job feeds the others."""
+        """Number of leading tokens that are in the cache; the next job feeds the others."""
 
     def n_to_refill(self, branch: int) -> int:
-        """How many of them the next job feeds before all else, up to where some of these are forgotten."""
+        """Number of history tokens that the next job feeds again first, counted up to the first forgotten position."""
 
     def n_exclusive_cells(self, branch: int, first: int) -> int:
-        """How many cells are free for it once the branch has no token any more from position `first` on."""
+        """Number of cells that would be freed if the branch had no tokens from position `first` on."""
 
     def resume(self, job: int, made_room: bool) -> None:
-        """Ends the wait of a generation for room; without room it ends."""
+        """Ends the wait of a generation for room; without room it ends the generation."""
 
     def tip(self, branch: int) -> tuple[int, int]:
-        """Which history the branch has: its length, and the epoch of its last token.
+        """Identifies the branch's history by its length and the epoch of its last token.
 
-        Tokens that a branch wrote one after another share an epoch, and no others have it: so the two name a history,
-        without a look at tokens. 0 where there is none.
+        Only tokens that a branch wrote one after another share an epoch, so the pair identifies a history without a
+        comparison of tokens. The epoch is 0 if there are no tokens.
         """
 
     def tokens(self, branch: int) -> npt.NDArray[np.int32]:
-        """The branch's tokens, a copy: int32 [length]."""
+        """Copy of the branch's tokens, int32 [length]."""
 
     def close(self, branch: int) -> None:
-        """Frees a branch and ends its job; harmless for one that is closed."""
+        """Frees a branch and ends its job. Idempotent."""
 
     def extend(self, branch: int, tokens: Iterable[int]) -> int:
-        """Appends tokens. Returns the job, as all of these do."""
+        """Appends tokens. Returns the job's id, as all job methods do."""
 
     def generate(self, branch: int, options: GenerateOptions) -> int:
-        """Samples tokens until something ends it."""
+        """Samples tokens until an end condition."""
 
     def logits(self, branch: int) -> int:
-        """The next-token logits."""
+        """Computes the next-token logits."""
 
     def select(self, branch: int, choices: Sequence[Iterable[int]]) -> int:
         """Scores choices as continuations."""
 
     def cancel(self, job: int) -> None:
-        """Ends a job; one that has ended is left as it is."""
+        """Ends a job. Idempotent."""
 
     def undo(self, job: int, kept: int = 0) -> bool:
-        """Ends an extend, or a generation that emits, and undoes it as far as it made more than `kept` tokens.
+        """Ends an extend, or a generation that emits, and removes its tokens beyond the first `kept`.
 
-        False where the branch is closed or went on since: what it made stays.
+        Returns False if the branch is closed or has changed since: its tokens stay.
         """
 
     def ack(self, job: int, tokens: int) -> None:
-        """The reader of what a generation emits has taken so many more tokens."""
+        """Notes that the reader of an emitting generation has read `tokens` more."""
 
     def settle(self) -> StepReport:
-        """What ends without a forward."""
+        """Reports the jobs that end without a forward."""
 
     def step(self) -> StepReport:
-        """At most one merged forward over the next row of every job."""
+        """Runs at most one merged forward over the next rows of every job."""
 
     def take_changes(self) -> Sequence[LogChange]:
-        """How the logs differ from what the last call said."""
+        """Changes of the token logs since the last call."""
 
     def stats(self) -> Stats:
         """Counters."""
 
     def cells_of(self, branches: Sequence[int]) -> int:
-        """How many cells these branches have in the cache, those that several have once."""
+        """Number of cells that these branches have in the cache, shared ones counted once."""
 
     def pin(self, branches: Sequence[int]) -> tuple[Pin, Sequence[StoredBranch]]:
-        """Every cell of these branches, once each, and the branches as they are now. The cells stay until `unpin`."""
+        """Pins all cells of these branches, each once, until `unpin`; also returns the branches' present state."""
 
     def pin_unshared(self, branch: int) -> Pin:
-        """The cells of an idle branch that nobody else has."""
+        """Pins the cells of an idle branch that no other branch shares."""
 
     def reserve(self, rows: int, align: int = 0) -> Pin:
-        """So many new cells, to be written; with `align`, in a row from a multiple of it on if there are such cells."""
+        """Pins `rows` new cells, to be written; with `align`, contiguous from a multiple of it if possible."""
 
     def pinned_cells(self, pin: int, first: int, count: int) -> Sequence[int]:
-        """Where rows of a pin lie now."""
+        """Current cell indices of rows of a pin."""
 
     def pinned_dropped_groups(self, pin: int, first: int, count: int) -> npt.NDArray[np.uint8]:
-        """uint8 [count]: of how many groups of layers, from the shortest window on, rows of a pin hold nothing."""
+        """For rows of a pin, the number of groups of layers, shortest window first, that store nothing: uint8
+        [count]."""
 
     def discard(self, pin: int, first: int, lacks: npt.NDArray[np.uint8]) -> None:
-        """Rows that were written hold nothing in these layers, as pinned_dropped_groups said it."""
+        """Marks groups of layers of written rows as dropped, as `pinned_dropped_groups` counts them."""
 
     def unpin(self, pin: int) -> None:
-        """Lets cells go that nobody else has; harmless for a pin that was let go of."""
+        """Releases a pin; frees the cells that no branch has. Idempotent."""
 
     def restore(self, pin: int | None, stored: Sequence[StoredBranch]) -> list[int]:
-        """New branches over the rows of a pin, or without one where they have no rows; all or none."""
+        """Makes branches over the rows of a pin, or without a pin if they have no rows; all or none. Returns their
+        ids."""
 
     def offload(self, branch: int, pin: int) -> None:
-        """The branch lets go of what `pin_unshared` gave; no verb but close works on it until it is back."""
+        """Detaches the cells of `pin_unshared` from the branch; only `close` works on it until `reload`."""
 
     def reload(self, branch: int, pin: int) -> None:
-        """What was set aside lies in the rows of this pin now."""
+        """Attaches the rows of this pin as the branch's offloaded cells."""
 
     def compact(self, retain: int | None = None) -> int:
-        """Moves cells to the front; returns the first one above all that are in use or retained then."""
+        """Moves cells to the front; returns the index above all that are in use or retained then."""
 
     def set_stream(self, branch: int, rng_stream: int, forks: int) -> None:
-        """The key of the branch's random numbers."""
+        """Sets the key of the branch's random numbers."""
 
     def rng_stream(self, branch: int) -> int:
-        """The first half of that."""
+        """First half of the key of the branch's random numbers."""
 
     def live(self) -> Sequence[int]:
-        """The branches, oldest first."""
+        """Ids of the branches, oldest first."""
 
     def set_digests(self, on: bool) -> None:
-        """Do generations digest the rows of logits that they draw from, from now on? See `Finished.digests`."""
+        """Sets whether generations digest the rows of logits that they sample from. See `Finished.digests`."""
 
 
 class PublishingEngine(StepEngine, Protocol):
-    """An engine over a server that keeps branches under names."""
+    """An engine over a server that stores branches under names."""
 
     def publish(self, branch: int, name: str, conversations: SavedConversations, marks: Mapping[str, int]) -> int:
-        """The server keeps the branch as it is now. Returns the job."""
+        """Publishes the branch's present state on the server. Returns the job."""
 
     def attach(self, branch: int, name: str) -> int:
-        """A branch without tokens becomes what the server keeps; `Finished` has it as `published`. Returns the job."""
+        """Fills an empty branch with a published one, which `Finished.published` has. Returns the job."""
 
 
 class CellStore(Protocol):
-    """What is in the cells of an engine's cache."""
+    """Contents of the cells of an engine's cache."""
 
     @property
     def kv_bytes(self) -> int:
@@ -304,66 +307,66 @@ class CellStore(Protocol):
 
     @property
     def mapped_bytes(self) -> int:
-        """Keys and values that are pages of files, beside that."""
+        """Keys and values that are pages of files, in bytes; not in `kv_bytes`."""
 
     @property
     def states(self) -> int:
-        """States that are kept now."""
+        """Number of recurrent states stored now."""
 
     @property
     def cell_bytes(self) -> int:
-        """What one cell takes."""
+        """Size of one cell in bytes."""
 
     @property
     def allocated_cells(self) -> int:
-        """Cells that have memory now."""
+        """Number of cells with memory allocated."""
 
     @property
     def cell_arrays(self) -> Sequence[tuple[str, str, Sequence[int], int | None]]:
-        """(name, dtype, shape, group of layers that cells may lack) of what a cell holds, in the order of its bytes."""
+        """Arrays of a cell, in byte order: (name, dtype, shape, group of layers that cells may have dropped)."""
 
     def read_cells(self, cells: Sequence[int]) -> npt.NDArray[np.uint8]:
-        """uint8 [n, bytes of a cell]."""
+        """Reads cells, uint8 [n, bytes of a cell]."""
 
     def write_cells(self, cells: Sequence[int], bytes: npt.NDArray[np.uint8]) -> None:
-        """What read_cells gave, back into these cells."""
+        """Writes cells in the form of `read_cells`."""
 
     @property
     def state_arrays(self) -> Sequence[tuple[str, str, Sequence[int], int | None]]:
-        """The same of a state, which some cells have beside that; empty where no layer keeps states."""
+        """Arrays of a recurrent state, as `cell_arrays`; some cells have one. Empty if no layer has states."""
 
     def with_states(self, cells: Sequence[int]) -> Sequence[int]:
-        """Which of these cells, by their index, have states."""
+        """Indices into `cells` of those that have a state."""
 
     def read_states(self, cells: Sequence[int]) -> npt.NDArray[np.uint8]:
-        """uint8 [n, bytes of a state], of cells that have one."""
+        """Reads the states of cells that have one, uint8 [n, bytes of a state]."""
 
     def write_states(self, cells: Sequence[int], bytes: npt.NDArray[np.uint8]) -> None:
-        """What read_states gave becomes the states of these cells."""
+        """Writes states of cells in the form of `read_states`."""
 
     def map_cells(self, first: int, count: int, file: int, offsets: Sequence[int]) -> int:
-        """These cells become those of an open file, head by head of each array; returns how many are pages of it."""
+        """Maps an open file into these cells, head by head of each array; returns the number that are pages of it."""
 
     def shrink(self, cells: int) -> None:
-        """Gives memory above the first `cells` cells back, as far as that is worth it."""
+        """Returns memory above the first `cells` cells to the system, if that is worthwhile."""
 
 
 class EngineHost(Protocol):
-    """An engine, and what stays with the thread that made it."""
+    """An engine with the resources of the thread that made it."""
 
     @property
     def engine(self) -> Any:
-        """A StepEngine."""
+        """The StepEngine."""
 
     @property
     def session(self) -> Any:
-        """A CellStore."""
+        """The CellStore."""
 
     def snapshot(self) -> EngineCounters:
         """Counters of the engine and its cache."""
 
     def close(self) -> None:
-        """Lets go of what others may still refer to."""
+        """Drops references that others may still share."""
 
 
 if TYPE_CHECKING:

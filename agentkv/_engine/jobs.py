@@ -1,4 +1,4 @@
-"""Generations as commands: those that may wait for room, and those that are read as they come."""
+"""Generations as commands: those that may wait for room, and streamed ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class GenerationJob(Job[T]):
-    """A generation that may come to wait for room; whoever awaits it has some made, and lets it go on."""
+    """A generation that may wait for room; its awaiting task makes room and resumes it."""
 
     __slots__ = ("_full", "_stirred")
 
@@ -38,7 +38,7 @@ class GenerationJob(Job[T]):
         self._stirred.set()
 
     async def paused(self) -> bool:
-        """Waits until it waits for room (True) or has ended."""
+        """Waits until it waits for room (returns True) or has ended (False)."""
         await self._stirred.wait()
         if not self.settled.is_set():
             self._stirred = anyio.Event()
@@ -47,11 +47,11 @@ class GenerationJob(Job[T]):
 
 
 class StreamJob(Job[T]):
-    """A generation whose tokens are handed out as they come. `heard` is called at its end, whatever that was.
+    """A generation whose tokens are handed out as they come. `heard` is called whenever it ends or waits for room.
 
-    `started` is set once it has begun. `urgent` are the tokens that the reader is woken for, with all that came before
-    them; None for every token. A reader that is not woken for every token is not woken for the beginning either.
-    `kept` is how many of its tokens stay when it is taken back, None for all; `cut` says that no others did.
+    `started` is set once it has begun. `urgent` are the tokens that wake the reader, who then gets all before them as
+    well; None for every token. A reader with `urgent` tokens is not woken for the beginning either. `kept` is the
+    number of tokens that stay when it is revoked, None for all; `cut` says whether the others were removed.
     """
 
     __slots__ = ("_heard", "_urgent", "cut", "feed", "full", "kept", "started")
@@ -73,14 +73,14 @@ class StreamJob(Job[T]):
             self.started.set()
         self.kept: int | None = None
         self.cut = False
-        self.full = False  # it waits for room, which the reader is to make
+        self.full = False  # waits for room, which the reader has to make
 
     def wait_for_room(self) -> None:
         self.full = True
         self._heard()
 
     def wakes(self, token: int) -> bool:
-        """Is the reader woken for this token?"""
+        """Returns whether this token wakes the reader."""
         return self._urgent is None or token in self._urgent
 
     def apply(self, worker: Worker) -> None:
@@ -107,7 +107,7 @@ class StreamJob(Job[T]):
 
 
 class Ack(Command):
-    """The reader of a stream has taken so many more of its tokens."""
+    """Tells the engine that the reader of a stream has read `count` more tokens."""
 
     __slots__ = ("_count", "_job")
 
@@ -121,7 +121,7 @@ class Ack(Command):
 
 
 class Resume(Command):
-    """A generation that waits for room has some now, or ends."""
+    """Resumes a generation that waits for room, or ends it if none was made."""
 
     __slots__ = ("_job", "_made_room")
 

@@ -1,9 +1,9 @@
-"""The event-loop side of the step loop: submits commands, settles their outcomes, cancels, stops.
+"""Event-loop side of the step loop: submits commands, settles their outcomes, cancels, stops.
 
-Both directions are batched: commands go to the thread in flushes, outcomes come back in one post per step. `mailbox`
+Both directions are batched: commands go to the thread in flushes, outcomes come back in one batch per step. `mailbox`
 keeps the two in step, so that per-token loops in many tasks share their forwards.
 
-No Python runs per token here: a generation lives inside of the engine, and a step costs the same for 1 or 64 of them.
+No Python runs per token here: generations run inside the engine, and a step costs the same for 1 or 64 of them.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ T = TypeVar("T")
 
 
 async def in_thread(loop: StepLoop, work: Callable[[], T]) -> T:
-    """The result of `work`, which runs in a thread. A cancelled wait waits all the same: what the thread has in hand,
-    such as half a file, is never left to it."""
+    """Runs `work` in a thread and returns its result. A cancelled wait still waits for the thread to end, so that no
+    half-written file is left to it."""
     done = anyio.Event()
     outcome: list[T] = []
     failures: list[BaseException] = []
@@ -53,7 +53,7 @@ async def in_thread(loop: StepLoop, work: Callable[[], T]) -> T:
             outcome.append(work())
         except BaseException as error:
             failures.append(error)
-        del work  # the thread may end long after the wait: nothing that it kept outlives the call
+        del work  # the thread may end long after the wait: its references do not outlive the call
         loop.post(done.set)
 
     threading.Thread(target=run, name="agentkv-file", daemon=True).start()
@@ -64,7 +64,7 @@ async def in_thread(loop: StepLoop, work: Callable[[], T]) -> T:
 
 
 class Closing:
-    """What `Branch.close` returns. The branch is closed already; awaiting this waits until its cells are free."""
+    """Result of `Branch.close`. The branch is closed already; awaiting this waits until its cells are free."""
 
     __slots__ = ("_loop", "_released")
 
@@ -81,22 +81,22 @@ class Closing:
             await self._loop.wait_shielded(self._released.settled)
 
 
-PATIENCE_S = 0.5  # how often those who must wait for the thread look whether a strategy blocks it
+PATIENCE_S = 0.5  # interval at which uninterruptible waits check for a strategy that blocks the thread
 
 _numbers = itertools.count()
 _NEWS = Wakeup()
 
 
 class StepLoop:
-    """Runs one engine on one thread for the life of a Context. Made and used on one event loop, where `listener`
-    hears how the branches' tokens change."""
+    """Runs one engine on one thread for the life of a Context. Made and used on one event loop, where `listener` gets
+    the changes of the branches' tokens."""
 
     def __init__(self, listener: LogListener) -> None:
         self._host = current_event_loop()
         self._queue: SimpleQueue[Flush | Command | Shutdown] = SimpleQueue()
         self._outbox = CommandQueue()
         self._posts: deque[OutcomeBatch] = deque()
-        self.pins = Semaphore(SPARE_SEQUENCES)  # what is saved, loaded or set aside at once: see CellHold
+        self.pins = Semaphore(SPARE_SEQUENCES)  # concurrent saves, loads and offloads: see PinnedCells
         self._worker = EngineWorker(self._queue, self._outbox, self._post, listener)
         self._thread: threading.Thread | None = None
         self._ended = anyio.Event()
@@ -107,7 +107,7 @@ class StepLoop:
 
     @property
     def snapshot(self) -> EngineCounters:
-        """The engine's counters as of the last post."""
+        """The engine's counters as of the last batch of outcomes."""
         return self._worker.snapshot
 
     @property
@@ -116,9 +116,9 @@ class StepLoop:
         return self._worker.trace.records()
 
     async def start(self, open_engine: Callable[[], EngineHost], give_up: Callable[[], None] | None = None) -> None:
-        """Starts the thread and has it open the engine; raises what that raised.
+        """Starts the thread and opens the engine on it; raises the error of opening.
 
-        A cancelled start waits until that ends, sooner where `give_up` ends it, and stops the thread.
+        A cancelled start waits until opening ends, which `give_up` hastens, and stops the thread.
         """
         ready = anyio.Event()
         failures: list[BaseException] = []
@@ -160,13 +160,13 @@ class StepLoop:
         await self.wait_shielded(ready)
 
     async def stop(self) -> None:
-        """Fails what is under way, frees the engine on its thread and joins it. Idempotent; not interrupted."""
+        """Fails all running commands, frees the engine on its thread and joins it. Idempotent; not interruptible."""
         if not self._open or self._thread is None:
             return
         self._send()
         self._open = False
         self._queue.put(Shutdown())
-        if not self._host.is_current():  # what the thread posts is settled elsewhere, or nowhere any more
+        if not self._host.is_current():  # outcomes are settled elsewhere, or nowhere any more
             self._at_exit()
             return
         await self.wait_shielded(self._ended)
@@ -175,36 +175,36 @@ class StepLoop:
             atexit.unregister(self._at_exit)
 
     def abandon(self) -> None:
-        """As `stop`, from a coroutine that is torn down and can await nothing."""
+        """Same as `stop`, for a coroutine that is torn down and cannot await."""
         self._open = False
         self._at_exit()
 
     def _at_exit(self) -> None:
-        """Native code must not outlive the interpreter where a Context was never left."""
+        """Ends the thread of a Context that was never left: native code must not outlive the interpreter."""
         self._queue.put(Shutdown())
         blocked = StrategyWatchdog(self._thread)
         while self._thread is not None and self._thread.is_alive() and not blocked.interrupt():
             self._thread.join(PATIENCE_S)
             if self._thread_abandoned:
-                return  # it had its time, and this was some more: one that just comes back ends in order
+                return  # abandoned before: the extra wait lets one that just returns end in order
 
     def wake(self) -> None:
-        """Has the thread see what came to its engine from elsewhere; from any thread."""
+        """Wakes the thread to settle events that reached its engine from elsewhere; callable from any thread."""
         self._queue.put(_NEWS)
 
     @property
     def is_open(self) -> bool:
-        """Is the Context inside its block?"""
+        """Whether the Context is inside its block."""
         return self._open
 
     def check_open(self) -> None:
-        """Raises ContextClosed once the Context was left, WrongEventLoop on another event loop than its own."""
+        """Raises ContextClosed once the Context is closed, WrongEventLoop on another event loop than its own."""
         if not self._open:
             raise ContextClosed("the Context was left; do this inside its `async with` block")
         self.check_event_loop()
 
     def check_event_loop(self) -> None:
-        """Raises WrongEventLoop."""
+        """Raises WrongEventLoop on another event loop than the Context's."""
         if not self._host.is_current():
             raise WrongEventLoop(
                 "a Context and its branches belong to the event loop that opened it, and this is another one; open a "
@@ -217,13 +217,13 @@ class StepLoop:
         undo: Callable[[Worker, T], None] | None = None,
         told: Callable[[T], None] | None = None,
     ) -> T:
-        """Runs a verb between two forwards: see `EngineCall`."""
+        """Runs an engine call between two forwards: see `EngineCall`."""
         return await self.run(EngineCall(verb, undo, told))
 
     async def run(self, command: Awaited[T]) -> T:
-        """Runs a command to its end. Nothing begins in a scope that is cancelled already.
+        """Runs a command to its end and returns its result. Nothing begins in a scope that is cancelled already.
 
-        A cancelled command is taken back, and settled at the step boundary, before the cancellation goes on.
+        A cancelled command is revoked, and settled at the step boundary, before the cancellation propagates.
         """
         await checkpoint_if_cancelled()
         self.submit(command)
@@ -248,14 +248,14 @@ class StepLoop:
         return command.result()
 
     async def cancel(self, command: Awaited[Any]) -> None:
-        """Takes back a submitted command and waits, uninterrupted, until it and that are settled."""
+        """Revokes a submitted command and waits, uninterruptibly, until both are settled."""
         cancel = self.revoke(command)
         await self.wait_shielded(command.settled, *([] if cancel is None else [cancel.settled]))
 
     def revoke(self, command: Awaited[Any]) -> Cancel | None:
-        """Takes back a submitted command, and returns what there is to wait for.
+        """Revokes a submitted command; returns the Cancel to wait for.
 
-        None once the Context was left: whatever was under way then fails, and there is nothing to take back.
+        Returns None once the Context is closed: all commands fail then, and there is nothing to revoke.
         """
         if not self._open:
             return None
@@ -265,7 +265,7 @@ class StepLoop:
         return cancel
 
     def close(self, branch: int) -> Awaited[None] | None:
-        """Frees a branch, and returns what there is to wait for; None once the Context was left."""
+        """Frees a branch; returns the command to wait for, or None once the Context is closed."""
         if not self._open:
             return None
         close = Close(branch)
@@ -280,15 +280,15 @@ class StepLoop:
         self._queue.put(Release(branch))
 
     def unpin(self, hold: int) -> None:
-        """Lets held cells go; callable from any thread."""
+        """Unpins cells; callable from any thread."""
         self._queue.put(Unpin(hold))
 
     def post(self, callback: Callable[[], None]) -> None:
-        """Runs `callback` on the event loop, from any thread; does nothing when that is gone."""
+        """Runs `callback` on the event loop, from any thread; does nothing if the loop is gone."""
         self._host.post(callback)
 
     def ack(self, job: StreamJob[Any], count: int) -> None:
-        """The reader of a stream has taken so many more of its tokens."""
+        """Tells the engine that the reader of a stream has read `count` more tokens."""
         self._queue.put(Ack(job, count))
 
     def _send_if_due(self) -> None:
@@ -307,22 +307,22 @@ class StepLoop:
         try:
             while self._posts:
                 post = self._posts[0]
-                while post.settlements:  # one that is broken off runs again: settling twice changes nothing
+                while post.settlements:  # an interrupted one runs again: settling twice is harmless
                     post.settlements[0]()
                     post.settlements.popleft()
                 if post.number is not None:
                     self._settled, woke = post.number, True
                 self._posts.popleft()
         finally:
-            if self._posts:  # a signal's exception may come anywhere: what is left is settled all the same
+            if self._posts:  # a signal's exception may come anywhere: the rest is settled all the same
                 self._host.soon(self._settle_posts)
             if woke:
                 self._quiet.restart()
 
     async def wait_shielded(self, *events: anyio.Event) -> None:
-        """Waits for events that will come, whatever is cancelled meanwhile; then lets the cancellation go on.
+        """Waits for all events, shielded from cancellation, then re-raises it.
 
-        A strategy that does not return is interrupted, and at last given up with the thread that runs it.
+        Interrupts a strategy that blocks the thread; abandons the thread if that does not help.
         """
         blocked = StrategyWatchdog(self._thread)
         cancelled: BaseException | None = None
@@ -341,14 +341,15 @@ class StepLoop:
             raise cancelled
 
     def _resend_lost(self) -> None:
-        """What a signal's exception kept from being sent or settled, as it may come before any line of a callback."""
+        """Sends and settles what an exception from a signal handler, possible at any line of a callback, has
+        interrupted."""
         if self._outbox:
             self._send()
         if self._posts:
             self._settle_posts()
 
     def _abandon_thread(self) -> None:
-        """The thread will not come back: everything under way fails, and the Context ends without it."""
+        """Gives up the blocked thread: all running commands fail, and the Context ends without it."""
         log.error("a strategy does not return; its thread is left behind", thread=self._thread and self._thread.name)
         error = StepFailed(
             "a strategy did not return from `propose` or `observe`; see kv.spec.Strategy, open the Context again"

@@ -1,9 +1,9 @@
 """The queue of commands for the step loop's thread, and the handshake that keeps both sides in step without a timer.
 
 The event loop's half: `FlushDebouncer` delays a flush tick by tick until a whole tick passes without new commands, so
-that tasks that wake together share a forward. The thread's half: `PostAcks` counts the posts that woke tasks. The event
-loop answers each with a flush, even an empty one, once those tasks have run; the thread waits for the answer, within
-bounds, before its next forward."""
+that tasks that wake together share a forward. The thread's half: `PostAcks` counts the outcome batches that woke tasks.
+The event loop answers each with a flush, even an empty one, once those tasks have run; the thread waits for the answer,
+within bounds, before its next forward."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .commands import Command
 
 
 class Flush:
-    """All commands up to one are to be applied now; and the number of the last post that this answers."""
+    """Request to apply all commands up to number `upto`, and the number of the last outcome batch that it answers."""
 
     __slots__ = ("answers", "upto")
 
@@ -25,43 +25,44 @@ class Flush:
 
 
 class CommandQueue:
-    """Commands on their way to the thread. One stays here until it is done with, so that no exception loses it."""
+    """Commands on their way to the thread. Each stays here until it is applied, so that no exception loses it."""
 
     def __init__(self) -> None:
-        self.submitted = 0  # ever; written by the event loop
-        self._done = 0  # ever; written by the thread
+        self.submitted = 0  # total; written by the event loop
+        self._done = 0  # total; written by the thread
         self._commands: deque[Command] = deque()
 
     def put(self, command: Command) -> None:
-        """On the event loop."""
+        """Adds a command; called on the event loop."""
         self._commands.append(command)
         self.submitted += 1
 
     def take(self, upto: int, apply: Callable[[Command], None]) -> None:
-        """On the thread: applies the commands up to the one with this number."""
+        """Applies the commands up to number `upto`; called on the thread."""
         while self._done < upto and self._commands:
             apply(self._commands[0])
             self._commands.popleft()
             self._done += 1
 
     def left(self) -> list[Command]:
-        """Those that are not done with."""
+        """Commands not applied yet."""
         return list(self._commands)
 
     def __bool__(self) -> bool:
         return bool(self._commands)
 
 
-MAX_QUIET_TICKS = 32  # a flush is put off at most this often
-COME_BACK_S = 0.005  # how long a forward waits at most for the tasks that the last posts woke
+MAX_QUIET_TICKS = 32  # maximum number of ticks that a flush is delayed
+COME_BACK_S = 0.005  # maximum wait of a forward for the tasks that the last batches woke
 
 
 class FlushDebouncer:
-    """The event loop's half.
+    """Delays a flush until one event-loop tick passes without new commands (32 ticks at most), so that tasks woken
+    together share a forward.
 
     Args:
         soon: runs a callback on the next tick of the event loop.
-        send: flushes; called once it is quiet.
+        send: flushes; called after a tick without new commands.
     """
 
     def __init__(self, soon: Callable[[Callable[[], None]], None], send: Callable[[], None]) -> None:
@@ -72,13 +73,13 @@ class FlushDebouncer:
         self._came = False  # something new since the last tick
 
     def ask(self) -> None:
-        """There is something to send."""
+        """Requests a flush for a new command."""
         self._came = True
         if not self._ticking:
             self.restart()
 
     def restart(self) -> None:
-        """Tasks were woken: they get a tick to run, whatever was put off before."""
+        """Restarts the delay after tasks were woken, so that they get a tick to run."""
         self._ticks = 0
         self._came = True
         if not self._ticking:
@@ -94,13 +95,13 @@ class FlushDebouncer:
         self._ticking = False
         try:
             self._send()
-        except BaseException:  # a signal's, or no memory: what was to be sent is sent later
+        except BaseException:  # from a signal, or no memory: flushed later
             self.restart()
             raise
 
 
 class PostAcks:
-    """The thread's half: which of the posts that woke tasks the event loop has answered."""
+    """Tracks, on the thread, the outcome batches that woke tasks and whether the event loop has answered them."""
 
     def __init__(self) -> None:
         self._posted = 0
@@ -108,16 +109,16 @@ class PostAcks:
         self._deadline: float | None = None
 
     def posted(self) -> int:
-        """A post goes out that wakes tasks; returns its number, which its answer names."""
+        """Counts a batch that wakes tasks; returns its number, which its answer names."""
         self._posted += 1
         return self._posted
 
     def answered(self, number: int) -> None:
-        """The event loop has run what the posts up to this one woke."""
+        """Notes that the event loop has run the tasks that batches up to this one woke."""
         self._answered = max(self._answered, number)
 
     def patience(self) -> float:
-        """Seconds that a forward that is due still waits for answers; 0 once it should begin."""
+        """Seconds that a due forward still waits for answers; 0 once it should begin."""
         if self._answered >= self._posted:
             self._deadline = None
             return 0.0

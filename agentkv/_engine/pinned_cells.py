@@ -1,4 +1,4 @@
-"""Cells that are read or written between forwards, as a block of code that has them."""
+"""Pins of cells that are read or written between forwards, as a context manager."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ if TYPE_CHECKING:
 
 
 class HasPin(Protocol):
-    """What the engine gave: a hold, or what has one."""
+    """A pin, or an object with the id of one."""
 
     @property
     def id(self) -> int:
-        """Of the hold."""
+        """Id of the pin."""
 
 
 H = TypeVar("H", bound=HasPin)
 
 
 class PinnedCells(Generic[H]):
-    """`async with` what a command holds, which is released however the block ends.
+    """`async with` the pin that a command makes; it is released however the block ends.
 
-    A hold takes one of the sequences that the engine has beside those of branches. Where others have all of them, this
-    waits until one ends; branches are never refused for it.
+    A pin takes one of the engine's spare sequences. If all are taken, entering waits until one is free; branches are
+    never refused for it.
     """
 
     def __init__(self, loop: StepLoop, command: Awaited[H]) -> None:

@@ -1,4 +1,4 @@
-"""A record of recent steps: how many branches and rows each forward merged, and when."""
+"""History of recent steps: number of branches and rows of each forward, and its times."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class StepRecord:
         branches: branches that had rows in it.
         decode_rows: tokens that generations fed: one each, and the draft tokens to verify.
         prefill_rows: tokens of prompts and `extend`.
-        forwards: forwards that it took; 1 unless it exceeded the program's bounds or was retried.
-        began: when, on the clock of `time.perf_counter`, in seconds.
-        seconds: that it took.
+        forwards: number of forwards; 1 unless it exceeded the program's bounds or was retried.
+        began: start on the clock of `time.perf_counter`, in seconds.
+        seconds: duration, in seconds.
         forward_seconds: of these, inside the model's program.
         draft_seconds: of these, inside drafters.
     """
@@ -39,13 +39,13 @@ class StepRecord:
 
 
 class StepHistory:
-    """The last steps; the thread of the step loop appends, anyone reads."""
+    """The last steps; the step loop's thread appends, any thread reads."""
 
     def __init__(self) -> None:
         self._rows: deque[tuple[int, int, int, int, float, float, float, float]] = deque(maxlen=MAX_STEPS)
 
     def add(self, report: StepReport) -> None:
-        """Remembers a step that ran a forward."""
+        """Adds a step if it ran a forward."""
         if report.forwards:
             rows = (report.branches, report.decode_rows, report.prefill_rows, report.forwards)
             seconds = report.seconds
@@ -53,5 +53,5 @@ class StepHistory:
             self._rows.append(rows + times)
 
     def records(self) -> list[StepRecord]:
-        """Oldest first."""
+        """The steps, oldest first."""
         return [StepRecord(*row) for row in self._rows.copy()]

@@ -1,4 +1,4 @@
-"""Strategies that do not return: how those who wait for the step loop's thread find and interrupt them."""
+"""Detects and interrupts strategies that do not return, for waits on the step loop's thread."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _CALLING = (EngineWorker.step.__code__, EngineWorker.settle.__code__)  # into th
 
 
 class StrategyInterrupted(BaseException):
-    """Raised inside a strategy that blocks the step loop while somebody wants to leave."""
+    """Raised inside a strategy that blocks the step loop while another task waits for it uninterruptibly."""
 
 
 class StrategyWatchdog:
-    """Watches one thread on behalf of one wait."""
+    """Watches the thread for one wait."""
 
     def __init__(self, thread: threading.Thread | None) -> None:
         self._thread = thread
@@ -26,9 +26,10 @@ class StrategyWatchdog:
         self._looks = 0
 
     def interrupt(self) -> bool:
-        """Looks once. From the second look that finds the same call of a strategy on, raises inside it.
+        """Checks once. From the second check that finds the same call of a strategy on, raises StrategyInterrupted
+        inside it.
 
-        That reaches Python code, not a C function that blocks: True once it has been of no use for a while.
+        That reaches Python code, not a blocking C function. Returns True once it has had no effect for a while.
         """
         frame = self._strategy_frame()
         if frame is None or frame is not self._frame:
@@ -41,7 +42,7 @@ class StrategyWatchdog:
         return self._looks >= LOOKS_BEFORE_GIVING_UP
 
     def _strategy_frame(self) -> FrameType | None:
-        """The frame that the engine called from within a step, if Python code of a strategy runs there now."""
+        """Frame that the engine called during a step, if Python code of a strategy runs there now; else None."""
         if self._thread is None or self._thread.ident is None:
             return None
         above: FrameType | None = None

@@ -1,4 +1,4 @@
-"""The thread side of the step loop: owns the engine, drains commands between forwards, steps, reports."""
+"""Thread side of the step loop: owns the engine, drains commands between forwards, steps, reports."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from .step_history import StepHistory
 if TYPE_CHECKING:
     from .interface import CellStore, Emitted, EngineHost, LogListener, StepEngine, StepReport
 
-TIDY_AFTER_S = 1.0  # so long without anything to do, and memory that nobody needs is given back
+TIDY_AFTER_S = 1.0  # idle time after which unneeded memory is returned to the system
 STATS_EVERY_S = 0.05  # how often steps that only stream refresh the statistics
 
 
 class OutcomeBatch:
-    """Outcomes of one round, in the order to settle them; with a number where they wake tasks."""
+    """Outcomes of one round, in settlement order; with a number if they wake tasks."""
 
     __slots__ = ("number", "settlements")
 
@@ -36,7 +36,7 @@ class OutcomeBatch:
 
 
 class Shutdown:
-    """The last thing in the queue."""
+    """End marker of the queue."""
 
     __slots__ = ()
 
@@ -47,13 +47,13 @@ def _feed(streamed: dict[StreamJob[Any], list[Emitted]]) -> None:
 
 
 class EngineWorker:
-    """What the thread of a step loop runs.
+    """The code that a step loop's thread runs.
 
     Args:
         queue: flushes of the outbox, and single commands that cannot wait for one.
-        outbox: where the event loop puts commands.
-        post: hands a Post to the event loop; False when that is gone.
-        listener: hears on the event loop how the branches' tokens change.
+        outbox: commands of the event loop.
+        post: hands an OutcomeBatch to the event loop; returns False when that is gone.
+        listener: gets the changes of the branches' tokens, on the event loop.
     """
 
     def __init__(
@@ -76,17 +76,17 @@ class EngineWorker:
         self._outbox = outbox
         self._settlements: list[Callable[[], None]] = []
         self._streamed: dict[StreamJob[Any], list[Emitted]] = {}
-        self._has_reader_to_wake = False  # is there a reader to wake for it?
+        self._has_reader_to_wake = False  # whether a streamed token wakes its reader
         self._answers = PostAcks()
         self._stats_at = 0.0
         self._stopping = False
 
     def report(self, settle: Callable[[], None]) -> None:
-        """Has `settle` run on the event loop with the next post."""
+        """Schedules `settle` on the event loop with the next batch of outcomes."""
         self._settlements.append(settle)
 
     def close(self, branch: int) -> None:
-        """Frees a branch and ends what it runs; one that is closed already is left alone."""
+        """Frees a branch and ends its job. Idempotent."""
         self.engine.close(branch)
         self.report(partial(self._listener.drop, branch))
 
@@ -96,7 +96,7 @@ class EngineWorker:
         opened: Callable[[BaseException | None], None],
         ended: Callable[[], None],
     ) -> None:
-        """Opens the engine, serves until Stop, and frees everything on the thread that made it.
+        """Opens the engine, serves until Shutdown, and frees everything on the thread that made it.
 
         On the event loop, `opened` gets the error if there was one, and `ended` is the last thing to run.
         """
@@ -140,13 +140,13 @@ class EngineWorker:
         return self.engine.step()
 
     def settle(self) -> StepReport:
-        """What ends without a forward."""
+        """Reports the jobs that end without a forward."""
         return self.engine.settle()
 
     def _drain_until_forward(self, idle: bool) -> None:
-        """Applies what came in and answers what needs no forward, until a forward is due.
+        """Applies incoming items and reports jobs that end without a forward, until a forward is due.
 
-        Waits for work when there is none, and a little for tasks that the last posts woke.
+        Waits for work when there is none, and briefly for tasks that the last batches woke.
         """
         queue = self._queue
         while True:
@@ -169,7 +169,7 @@ class EngineWorker:
                 self._handle(queue.get(timeout=patience))
 
     def _awaited(self) -> Flush | Command | Shutdown:
-        """The next thing to do. Whoever has nothing to do for a while tidies up once."""
+        """The next item of the queue. Compacts once after a second without any."""
         try:
             return self._queue.get(timeout=TIDY_AFTER_S)
         except Empty:
@@ -178,9 +178,9 @@ class EngineWorker:
 
     def _compact_when_idle(self) -> None:
         stats = self.engine.stats()
-        # Of memory alone: compacting copies what lies in pages of files.
+        # Counts memory only: compacting copies pages of files.
         if 4 * (stats.cells_used + stats.cells_retained) * self.cells.cell_bytes <= 3 * self.cells.kv_bytes:
-            with suppress(Exception):  # memory that the system does not have is no reason to end
+            with suppress(Exception):  # lack of memory must not end the loop
                 self.cells.shrink(self.engine.compact())
             self._refresh_stats(perf_counter())
 
@@ -202,7 +202,7 @@ class EngineWorker:
         self._queue_log_changes(before)
 
     def _queue_log_changes(self, before: int) -> None:
-        """What the engine did to the branches' tokens is known before the outcomes from `before` on."""
+        """Inserts the engine's log changes ahead of the outcomes from `before` on."""
         changes = self.engine.take_changes()
         if changes:
             self._settlements.insert(before, partial(self._listener.apply, changes))
@@ -233,7 +233,7 @@ class EngineWorker:
             settlements = [partial(_feed, self._streamed), *settlements]
             self._streamed, self._has_reader_to_wake = {}, False
         post = OutcomeBatch(settlements, number)
-        self._settlements, settlements = [], []  # what the event loop has settled, nothing here refers to any more
+        self._settlements, settlements = [], []  # no references to settled outcomes stay here
         if not self._post(post):
             self._stopping = True
 
@@ -243,7 +243,7 @@ class EngineWorker:
             self._stats_at = now
 
     def _end(self, ending: BaseException) -> None:
-        """Fails what is under way and what still comes, until Stop; then lets the engine go."""
+        """Fails running and incoming commands until Shutdown; then frees the engine."""
         for job in self.jobs.values():
             self.report(partial(job.fail, ending))
         self.jobs.clear()
@@ -256,6 +256,6 @@ class EngineWorker:
             self._stopping = isinstance(self._queue.get(), Shutdown)
         opened, self._open_engine = self._open_engine, None
         del self.engine, self.cells
-        with suppress(Exception):  # whoever leaves waits for this thread: it tells them, whatever closing comes to
+        with suppress(Exception):  # leaving waits for this thread, so an error of closing must not end it
             if opened is not None:
                 opened.close()

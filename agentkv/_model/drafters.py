@@ -1,4 +1,4 @@
-"""The drafters of a Context: which strategy a call means, and the drafter that was opened for it."""
+"""Drafters of a Context: resolves the strategy of a call, and opens a drafter for it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Speculative: TypeAlias = BuiltIn | Strategy
 
 
 class Inherit(Enum):
-    """What a call does that says nothing of speculation: as the Context does."""
+    """Type of the `speculative` default: use the Context's strategy."""
 
     INHERIT = "as the Context"
 
@@ -28,7 +28,7 @@ INHERIT = Inherit.INHERIT
 
 
 def checked_strategy(speculative: object) -> Speculative | None:
-    """A strategy, or None. Raises InvalidInput for anything else."""
+    """Returns a strategy, or None. Raises InvalidInput for anything else."""
     if speculative is None or isinstance(speculative, BuiltIn):
         return speculative
     propose = getattr(speculative, "propose", None)
@@ -49,7 +49,7 @@ def checked_strategy(speculative: object) -> Speculative | None:
 
 
 class Speculation:
-    """The strategies of one Context. `resolve` is the event loop's; all else is the step loop's thread's."""
+    """The strategies of one Context. `resolve` runs on the event loop, all else on the step loop's thread."""
 
     def __init__(self, default: Speculative | None, target: DraftTarget) -> None:
         self._default = default
@@ -57,17 +57,17 @@ class Speculation:
         self._drafters: dict[BuiltIn | int, Drafter] = {}
 
     def resolve(self, speculative: object) -> Speculative | None:
-        """The strategy that a call means. Raises InvalidInput for what is none."""
+        """The strategy for a call's `speculative` argument. Raises InvalidInput."""
         return self._default if speculative is INHERIT else checked_strategy(speculative)
 
     def drafter(self, strategy: Speculative | None) -> Drafter | None:
-        """What was opened for a strategy, or for an equal one that comes with agentkv; opens it the first time.
+        """The drafter of a strategy; equal built-in strategies share one. Opens it on first use.
 
         Raises ModelError, DraftMismatch.
         """
         if strategy is None:
             return None
-        # An object with `propose` is known by its identity: its drafter keeps it alive.
+        # An object with `propose` is keyed by identity: its drafter keeps it alive.
         key = strategy if isinstance(strategy, BuiltIn) else id(strategy)
         if key not in self._drafters:
             self._drafters[key] = self._open(strategy)
@@ -78,7 +78,7 @@ class Speculation:
         return self.drafter(self._default)
 
     def close(self) -> None:
-        """Lets go of every drafter, on the thread that made them."""
+        """Frees all drafters, on the thread that made them."""
         self._drafters.clear()
 
     def _open(self, strategy: Speculative) -> Drafter:

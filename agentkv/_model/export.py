@@ -1,4 +1,4 @@
-"""Models that are exported when they are opened, in a process of their own."""
+"""Export of models on opening, in a separate process."""
 
 from __future__ import annotations
 
@@ -19,21 +19,20 @@ from .._types.log import log
 if TYPE_CHECKING:
     from .options import Options
 
-GRACE_S = 5.0  # for an export that is told to stop, to clean up after itself
+GRACE_S = 5.0  # time for a terminated export to clean up
 
 
 def needs_export(options: Options) -> bool:
-    """Whether what is opened has to be exported first: a GGUF file or a Hugging Face folder that torch shall not run.
+    """Returns whether the model has to be exported first: a GGUF file, or a Hugging Face folder unless for torch.
 
-    A device is torch's alone: naming one asks for torch. Raises InvalidInput where the options contradict each other,
-    before anything is exported in vain.
+    Naming a device implies torch. Raises InvalidInput if options contradict each other, before a futile export.
     """
     from agentkv_runtime.folder.model_folder import is_hf_folder
     from agentkv_runtime.sources.source import is_gguf
 
     try:
         is_file, is_folder = is_gguf(options.path), is_hf_folder(options.path)
-    except OSError:  # of looking whether something is there; opening it says so
+    except OSError:  # from looking at the path; opening it reports that
         return False
     if options.device is not None and (is_file or options.backend not in (None, "torch")):
         raise InvalidInput(
@@ -52,9 +51,9 @@ def needs_export(options: Options) -> bool:
 
 
 async def exported(options: Options) -> Path:
-    """The model folder of what `options` name, exported where that was not done before. Raises ModelError.
+    """The model folder for `options`, exported unless an earlier export is in the store. Raises ModelError.
 
-    Cancelled, it stops the export, which then cleans up after itself.
+    Cancellation stops the export, which then cleans up.
     """
     from agentkv_runtime.errors import ExportError, StoreError
     from agentkv_runtime.sources.source import is_gguf
@@ -95,7 +94,7 @@ async def _exported_apart(model: Path, request: str) -> Path:
 
 
 async def _followed(process: anyio.abc.Process, model: str) -> dict[str, Any]:
-    """The last thing that the process says, and all before it shown on a terminal and logged."""
+    """Shows and logs the progress messages of the process. Returns its last message."""
     from .._console.progress import Display
 
     display = Display()
@@ -108,7 +107,7 @@ async def _followed(process: anyio.abc.Process, model: str) -> dict[str, Any]:
             for line in lines:
                 try:
                     said = json.loads(line)
-                except ValueError:  # said by somebody else before the process could speak for itself
+                except ValueError:  # output of other code, before the process sends messages
                     continue
                 if not isinstance(said, dict):
                     said = {}

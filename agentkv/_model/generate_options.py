@@ -16,22 +16,21 @@ MOST_TOKENS = 2**31 - 1
 MOST_TOP_LOGPROBS = 20
 
 Thinking: TypeAlias = bool | int | None
-"""False: none of it. True: as much as the model likes. A number: at most so many tokens. None: as template and model
-have it."""
+"""False: no reasoning. True: unlimited. A number: maximum number of tokens. None: the default of template and model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateOptions:
-    """How one generation runs, whatever its output must be.
+    """Options of one generation, other than its output.
 
     Attributes:
-        max_tokens: at most this many.
+        max_tokens: maximum number of tokens.
         stop: strings that end it.
-        sampling: how tokens are drawn.
-        seed: of the draws; None where nothing is drawn.
+        sampling: sampling parameters.
+        seed: seed of sampling; None if greedy and none was given.
         speculative: a strategy, None for none, INHERIT for the Context's.
-        top_logprobs: likely tokens that are reported for each place.
-        thinking: tokens of the message that may be reasoning.
+        top_logprobs: number of most likely tokens to report at each position.
+        thinking: budget of reasoning tokens in the message.
     """
 
     max_tokens: int = 256
@@ -53,7 +52,7 @@ class GenerateOptions:
         top_logprobs: int = 0,
         thinking: Thinking = None,
     ) -> GenerateOptions:
-        """What a caller gave. Draws the seed where one is needed. Raises InvalidInput for anything out of range."""
+        """Validates a caller's options; draws a seed if one is needed. Raises InvalidInput."""
         strategy = speculative if isinstance(speculative, Inherit) else checked_strategy(speculative)
         drawn = checked_sampling(sampling)
         return cls(
@@ -67,16 +66,16 @@ class GenerateOptions:
         )
 
     def for_attempt(self, attempt: int) -> GenerateOptions:
-        """The same with other draws. Greedy would say the same, so it draws by the model's own distribution.
+        """The options of a retry, with another seed. Greedy would repeat itself, so it samples at temperature 1.
 
-        Which draws follows from the attempt: what repeats the first generation repeats the others as well.
+        The seed is derived from the attempt: a replay of the first generation replays the retries as well.
         """
         sampling = self.sampling.model_copy(update={"temperature": 1.0}) if self.sampling.greedy else self.sampling
         return replace(self, sampling=sampling, seed=((self.seed or 0) + attempt) % 2**63)
 
 
 def checked_thinking(thinking: object) -> Thinking:
-    """Raises InvalidInput for what is no budget."""
+    """Returns a valid `thinking` argument. Raises InvalidInput."""
     if thinking is None or isinstance(thinking, bool):
         return thinking
     if not isinstance(thinking, int):

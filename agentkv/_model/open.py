@@ -1,4 +1,4 @@
-"""Opening a model: a model folder on its own backend, or a Hugging Face folder as it is, on torch."""
+"""Opens a model: a model folder on its own backend, or a Hugging Face folder on torch."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ if TYPE_CHECKING:
 
 
 class Window(NamedTuple):
-    """Of all layers together: nothing but the newest `length` positions and the first `sinks` is looked at by any.
+    """Attention window common to all layers: no layer sees more than the newest `length` positions and the first
+    `sinks`.
 
-    `reach`: so many positions before it, over all layers, make the keys and values of a position. All 0 where a layer
-    looks at everything; `groups` are then the windows of the layers that have one, the shortest first.
+    `reach` is the number of earlier positions, over all layers, that determine a position's keys and values. All are 0
+    if a layer sees everything; `groups` are then the windows of the layers that have one, shortest first.
     """
 
     length: int = 0
@@ -41,13 +42,13 @@ class Window(NamedTuple):
     reach: int = 0
     groups: tuple[int, ...] = ()
     states: bool = False
-    """Some layers keep states, which hold all that came before."""
+    """Whether some layers have recurrent states, which contain all that came before."""
 
 
 def window_of(own: Sequence[int], window: int | None, sinks: int, linear: Sequence[bool] = ()) -> Window:
-    """Of layers with these windows of their own (0 for none), in a cache with a window of its own, or none.
+    """Window of layers with windows of their own (0 for none), in a cache with a window, or None.
 
-    `linear`: which layers are linear attention: their states come from all that was before, whatever their window.
+    `linear` marks layers of linear attention: their states depend on all positions before, even with a window.
     """
     seen = [min(size or window, window) if window else size for size in own]
     if not all(seen) or any(linear):
@@ -58,26 +59,26 @@ def window_of(own: Sequence[int], window: int | None, sinks: int, linear: Sequen
 
 @dataclass(frozen=True, slots=True)
 class OpenModel:
-    """What the event loop keeps of an open model."""
+    """The event loop's part of an open model."""
 
     info: ModelInfo
     tokenizer: Tokenizer
     speculation: Speculation
     fingerprint: Callable[[], str]
-    """Of a model without a program, which has none in its info; reads all weights."""
+    """Fingerprint of a model, also of one without a program, which has none in its info; that reads all weights."""
     window: str
-    """And sinks, where the model was given some that it has not by itself: cells are of one such choice."""
+    """The window and sinks imposed by options ("length+sinks"), which cells depend on; empty for none."""
     call_format: CallFormat | None
-    """That was asked for, or else the one that the folder names; None where neither does."""
+    """The requested format, or the folder's own; None if neither is set."""
     options: Options | None
-    """How it was opened; None over a server."""
+    """Options that it was opened with; None over a server."""
     generate_options: Callable[..., Any] = native_options
-    """Makes what `StepEngine.generate` takes, of the fields of the native options; sampling is as users give it."""
+    """Builds the argument of `StepEngine.generate` from the fields of the native options and a public Sampling."""
     grammars: Callable[[Tokenizer, int], ConstraintCompiler] = ConstraintCompiler
     servers: Callable[[], list[ServerState]] = list
-    """As they are now, from any thread; none of a model in this process."""
+    """Present state of the servers, from any thread; empty for a model in this process."""
     publishes: bool = False
-    """Can a server keep branches under names? Then the engine is a PublishingEngine."""
+    """Whether the server stores branches under names; the engine is then a PublishingEngine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,17 +97,17 @@ class NativeHost:
         )
 
     def close(self) -> None:
-        """Lets go of what others may still refer to."""
+        """Frees drafters, which others may still refer to."""
         self.speculation.close()
 
 
 def is_here(options: Options) -> bool:
-    """Whether a path is meant, and not a name, for which other programs' stores may have to be looked through."""
+    """Returns whether `path` exists; if not, it is a name, to be looked up in stores (other programs' too)."""
     return os.path.lexists(options.path)
 
 
 def located(options: Options) -> Options:
-    """The same with the path of what its name means. Raises ModelError."""
+    """Options with the path that their name resolves to. Raises ModelError."""
     if options.backend == "torch":
         return options
     try:
@@ -150,7 +151,7 @@ def open_model(options: Options) -> tuple[NativeHost, OpenModel]:
         sinks=window.sinks,
         reach=window.reach,
         quantize_after=-1 if options.quantize_after is None else options.quantize_after,
-        # Other cells are whole, but for states.
+        # Other cells have all layers, except for states.
         layer_windows=window.groups if info.backend == "cpu" or window.states else (),
         states=window.states,
     )
@@ -164,7 +165,7 @@ def open_model(options: Options) -> tuple[NativeHost, OpenModel]:
     speculation = Speculation(options.speculative, target)
     drafter = speculation.open_default()
     if drafter is not None:
-        engine.attach(drafter)  # it hears of every branch from the first token on
+        engine.attach(drafter)  # it observes every branch from the first token on
     imposed = "" if options.window is None else f"{options.window}+{options.sinks}"
     call_format = options.call_format
     if call_format is None and source and tokenizer.response_template is None:

@@ -1,4 +1,4 @@
-"""What `Context.open` is asked for, checked before anything is opened."""
+"""Options of `Context.open`, checked before anything is opened."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .drafters import Speculative, checked_strategy
 
 MOST_POSITIONS = 2**31 - 1
 WINDOW_SPARE = 80
-"""Cells of a branch beyond its window and sinks: what has left the window is let go in blocks."""
+"""Cells of a branch beyond its window and sinks: cells that have left the window are freed in blocks."""
 QUANTIZATIONS = tuple(dict.fromkeys(quant for backend in BACKENDS.values() for quant in backend.quantizations))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What `Context.open` was asked for. Raises InvalidInput for anything out of range."""
+    """Options of `Context.open`. Raises InvalidInput for anything out of range."""
 
     path: Path
     capacity: int
@@ -77,7 +77,7 @@ class Options:
             )
 
     def check_rows(self, latent: bool) -> None:
-        """Raises InvalidInput for rows that the model's layers cannot be kept as."""
+        """Raises InvalidInput for cache options that latent attention does not support."""
         if not latent:
             return
         if self.kv_dtype in QUANTIZED_KV_DTYPES:
@@ -92,7 +92,7 @@ class Options:
             )
 
     def check_states(self, linear: bool) -> None:
-        """Raises InvalidInput for what a model whose layers keep states cannot do."""
+        """Raises InvalidInput for cache options that layers with recurrent states do not support."""
         if not linear:
             return
         if self.window is not None:
@@ -107,7 +107,7 @@ class Options:
             )
 
     def check_backend(self, backend: str) -> None:
-        """Raises InvalidInput for what a backend cannot do."""
+        """Raises InvalidInput for options that a backend does not support."""
         if self.quantize_after is not None and backend != "cpu":
             raise InvalidInput(
                 f"quantize_after is {self.quantize_after}, but the cells of backend {backend!r} cannot be quantised "

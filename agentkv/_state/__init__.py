@@ -1,1 +1,1 @@
-"""What the event loop knows of each branch: tokens, conversation, marks; and who observes it."""
+"""State of branches on the event loop: tokens, conversation, marks; and its observers."""

@@ -1,5 +1,4 @@
-"""The event loop's copy of the branches' tokens, kept by the changes that the engine tells, and the conversations that
-they are."""
+"""The event loop's copy of the branches' tokens, updated by the engine's change reports, and their conversations."""
 
 from __future__ import annotations
 
@@ -19,38 +18,39 @@ if TYPE_CHECKING:
 
 
 class Reloadable(Protocol):
-    """Cells of a branch that wait outside of the cache."""
+    """Cells of a branch that are offloaded from the cache."""
 
     async def reload(self) -> None:
-        """Brings them back, with the same bits."""
+        """Brings them back into the cache, bit for bit."""
 
 
 class Lease(Protocol):
-    """The right of one turn to change a branch, which can go back to where the turn began.
+    """One turn's exclusive right to change a branch, able to go back to the turn's beginning.
 
     Attributes:
-        start: tokens of the branch from before the turn, as far as they still are.
+        start: number of tokens from before the turn that are still in the branch.
     """
 
     start: int
 
     def take_over_copy(self, kept: int, before: int) -> bool:
-        """The branch lost all but its first `kept` tokens, and the branch `before` has them. True where it takes that
-        branch over."""
+        """Called when the branch lost all but its first `kept` tokens; the branch `before` is a copy with them. Returns
+        True if the lease takes that copy over."""
 
     def needs_copy(self, kept: int) -> bool:
-        """Is a copy to be taken of the branch before it loses all but its first `kept` tokens?"""
+        """Returns whether to copy the branch before it loses all but its first `kept` tokens."""
 
     def note_room_made(self, tokens: int, messages: int, before: int | None) -> None:
-        """Tokens from before the turn gave way to so many more, messages among them; `before` is the copy, if any."""
+        """Called when tokens and messages from before the turn were dropped: `tokens` and `messages` more; `before` is
+        the copy, if any."""
 
 
 class BranchState:
-    """The tokens of one branch, as of its last verb that ended, and their messages.
+    """The tokens and messages of one branch, as of its last completed method.
 
-    `end` names the history as the engine does: its length, and the epoch of its last token.
-    `coming` is what the messages are once the extend that runs has ended: a fork may take what of it is there.
-    `hold` is who alone may change the branch for now; None where anybody may.
+    `tip` identifies the history as the engine does: its length, and the epoch of its last token.
+    `pending_conversation` is the conversation after the running extend; a fork takes the part that it has tokens of.
+    `lease` is the turn with the exclusive right to change the branch; None if there is none.
     """
 
     __slots__ = (
@@ -80,13 +80,13 @@ class BranchState:
         self.lease: Lease | None = None
         self.offloaded: Reloadable | None = None  # cells that wait outside of the cache
         self.making_room = False  # a policy makes room for the branch
-        self.marks: dict[str, Mark] = {}  # those with a name that hold
+        self.marks: dict[str, Mark] = {}  # valid named marks
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def change(self, kept: int, appended: bytes, epoch: int) -> None:
-        """Keeps the first `kept` tokens and adds others, int32; the last one is of the epoch then."""
+        """Truncates to `kept` tokens and appends int32 ones; the last one is of `epoch` then."""
         self.revision += 1
         self.conversation = self.conversation.cut(kept)
         if kept < len(self.tokens):
@@ -96,27 +96,27 @@ class BranchState:
         self.tip = (len(self.tokens), epoch)
 
     def set_conversation(self, conversation: Conversation) -> None:
-        """The tokens are those of another conversation."""
+        """Replaces the conversation and notifies observers; the tokens stay."""
         self.revision += 1
         self.conversation = conversation
         self.pending_conversation = None
         self._observers.converse(self.id, conversation)
 
     def restore(self, conversation: Conversation, marks: Mapping[str, int]) -> None:
-        """The tokens, all of one epoch, are those of a conversation that was kept elsewhere, with marks by name."""
+        """Sets a loaded conversation and its named marks; all tokens are of one epoch."""
         self.set_conversation(conversation)
         _, epoch = self.tip
         self.marks = {name: self.mark_at(length, epoch if length else 0) for name, length in marks.items()}
 
     def mark(self) -> Mark:
-        """A mark at the end."""
+        """A mark at the end of the branch."""
         return self.mark_at(*self.tip)
 
     def resolve(self, to: Mark | int) -> tuple[int, int | None]:
-        """How many tokens a rollback keeps, and the epoch of the last one where that matters.
+        """Number of tokens that a rollback keeps, and the epoch of the last one for a mark, else None.
 
-        Raises InvalidRollback; InvalidInput for what is neither mark nor length. Whether the mark still holds is for
-        the engine to say, when it has done what other tasks asked of the branch before.
+        Raises InvalidRollback; InvalidInput for an argument that is neither mark nor length. Whether the mark is still
+        valid is the engine's decision, after the branch's earlier commands.
         """
         if not isinstance(to, Mark):
             length = checked_count(to, "the length to roll back to", 0, 2**63 - 1)
@@ -130,23 +130,23 @@ class BranchState:
         return to.length, to.epoch
 
     def mark_at(self, length: int, epoch: int) -> Mark:
-        """A mark behind `length` tokens, the last of which is of this epoch."""
+        """A mark after `length` tokens, the last of which is of this epoch."""
         return Mark(self.id, length, self.mark_scope, epoch)
 
 
 class BranchStates:
-    """The histories of a Context's branches. The engine's changes, applied in its order, are all that alters them."""
+    """State of all branches of a Context. Only the engine's changes, applied in its order, alter tokens."""
 
     def __init__(self, observers: Observers) -> None:
         self.observers = observers
         self._of: dict[int, BranchState] = {}
-        self.trained_positions: int | None = None  # of the model; None once somebody was told, too
+        self.trained_positions: int | None = None  # of the model; None also once the warning was logged
 
     def __getitem__(self, branch: int) -> BranchState:
         return self._of[branch]
 
     def apply(self, changes: Iterable[LogChange]) -> None:
-        """Takes over what the engine did; a branch that is new begins empty."""
+        """Applies the engine's changes; a new branch begins empty."""
         for change in changes:
             history = self._of.get(change.branch)
             if history is None:
@@ -162,7 +162,7 @@ class BranchStates:
                 self.trained_positions = None
 
     def copy_conversation(self, source: int, branches: Iterable[int]) -> None:
-        """Other branches took over the messages of one, as far as they have its tokens."""
+        """Copies a branch's conversation to others, cut to the tokens that they have."""
         parent = self._of.get(source)
         if parent is None:
             return
@@ -173,7 +173,7 @@ class BranchStates:
                 history.set_conversation(conversation.cut(len(history)))
 
     def drop(self, branch: int) -> None:
-        """The branch was closed."""
+        """Forgets a closed branch and its offloaded cells."""
         history = self._of.pop(branch, None)
         if history is not None:
             history.offloaded = None  # what it kept outside of the cache is nobody's

@@ -1,4 +1,4 @@
-"""Who watches a Context: what happens on the event loop beside the engine's verbs."""
+"""Observers of a Context: conversations and agents' turns, on the event loop."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class TurnInfo:
     """One turn of an agent.
 
     Attributes:
-        branch: number of the branch that it holds.
-        instructions: those of the agent.
+        branch: id of its branch.
+        instructions: the agent's instructions.
         tools: names of the tools that it may call.
     """
 
@@ -26,37 +26,37 @@ class TurnInfo:
 
 
 class Observer(Protocol):
-    """What one is told, on the event loop, as it happens. It must be quick, and may raise nothing."""
+    """Callbacks on the event loop. They must be quick and must not raise."""
 
     def converse(self, branch: int, conversation: Conversation) -> None:
-        """The tokens of a branch are those of another conversation now."""
+        """A branch has another conversation now."""
 
     def turn_began(self, turn: TurnInfo) -> None:
-        """An agent's turn, on a branch that it holds."""
+        """An agent's turn began, with a lease on its branch."""
 
     def turn_told(self, turn: TurnInfo, event: object) -> None:
-        """What happens in it: an event of `kv.events`. Of its text and reasoning nothing is told."""
+        """An event of `kv.events` in the turn; text and reasoning events are not passed."""
 
     def turn_ended(self, turn: TurnInfo, rounds: int, error: BaseException | None) -> None:
-        """With an answer, or by an error, after so many messages."""
+        """The turn ended after `rounds` messages, with an answer or an error."""
 
 
 class Observers:
-    """All of them: what one is told, each is."""
+    """Passes each callback on to all observers."""
 
     def __init__(self) -> None:
         self._all: tuple[Observer, ...] = ()
 
     def add(self, observer: Observer) -> None:
-        """From now on it is told as well."""
+        """Adds an observer."""
         self._all = (*self._all, observer)
 
     def remove(self, observer: Observer) -> None:
-        """It is told nothing any more. Idempotent."""
+        """Removes an observer. Idempotent."""
         self._all = tuple(each for each in self._all if each is not observer)
 
     def converse(self, branch: int, conversation: Conversation) -> None:
-        """See Observer, as for the others."""
+        """See Observer."""
         for observer in self._all:
             observer.converse(branch, conversation)
 

@@ -1,20 +1,21 @@
-"""Layout of a file of saved branches: its document, the names of its tensors, and which rows its arrays hold.
+"""Layout of a file of saved branches: its document, its tensors, and the rows that its arrays store.
 
 document                  U8 [n]            JSON: a Document
 branches.<i>.tokens       I32 [length]      in the order of the document's branches
-branches.<i>.rows         I32 [pieces, 3]   from which row of the cells, to which position, how many
+branches.<i>.rows         I32 [pieces, 3]   first row of the cells, first position, number of rows
 logits.<i>                F32 [vocab_size]  next-token logits of the branches that name it
-cells.<array>             [rows, ...]       what the byte layer says that a cell holds, such as layers.0.k
-cells.<array>.<head>      [rows, numbers]   instead, in files that can be mapped: a lane, which begins at a page and is
-                                            padded to whole pages
-lacks                     U8 [rows]         only where some rows lack something: how many groups of layers, those with
-                                            the same window, from the shortest on, hold nothing for each row
-states.rows               I32 [n]           only where some rows have a recurrent state: which ones
+cells.<array>             [rows, ...]       an array of the byte layer, such as layers.0.k
+cells.<array>.<head>      [rows, numbers]   instead, in files that can be mapped: a lane, which begins at a
+                                            page boundary and is padded to whole pages
+lacks                     U8 [rows]         only if some rows have dropped groups: for each row, the number of
+                                            groups of layers (layers of one window; shortest window first) that
+                                            store nothing
+states.rows               I32 [n]           only if some rows have a recurrent state: their indices
 states.of.<array>         [n, ...]          the states of these rows
 
-The arrays of a layer have no rows for cells that its window has passed; a lane has zeros there, since its rows lie
-behind each other. The byte layer gives zeros for them as well. Lanes come first in the file: safetensors knows no gaps,
-so what is no whole page lies behind them.
+The arrays of a layer have no rows for cells that its window has passed; a lane has zeros there, since its rows are
+contiguous. The byte layer gives zeros for them as well. Lanes come first in the file: safetensors knows no gaps, so
+tensors that are not whole pages follow them.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ Int32s = npt.NDArray[np.int32]
 
 
 class SavedBranch(DocumentModel):
-    """A branch, without its tokens and rows."""
+    """A branch in the document: all but its tokens and rows."""
 
     rng_stream: Annotated[int, Field(ge=0, lt=2**64)]
     forks: Annotated[int, Field(ge=0, lt=2**32)]
@@ -64,14 +65,14 @@ class SavedBranch(DocumentModel):
 
 
 class Document(DocumentModel):
-    """What a file says of its branches, by name."""
+    """The JSON document of a file: its branches by name, and their conversations."""
 
     branches: dict[Name, SavedBranch]
     conversations: SavedConversations
 
 
 class ModelKey(NamedTuple):
-    """What must be the same for rows to be worth anything: saved in the header, under these names."""
+    """Identity of the model and cache that saved rows are valid for; stored in the header under these names."""
 
     model: str
     backend: str
@@ -80,12 +81,12 @@ class ModelKey(NamedTuple):
     window: str = ""
 
     def metadata(self) -> dict[str, str]:
-        """For the header."""
+        """Header entries."""
         return {"format": FORMAT, "version": VERSION, **self._asdict()}
 
 
 class CellArray(NamedTuple):
-    """One array of what a cell holds, and where it lies in the bytes of a cell."""
+    """One array of a cell, and its byte range [begin, end) within the cell."""
 
     spec: TensorSpec  # of one cell
     begin: int
@@ -94,16 +95,16 @@ class CellArray(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Of one cell."""
+        """Size in bytes for one cell."""
         return self.end - self.begin
 
     def of(self, rows: int) -> TensorSpec:
-        """The tensor of so many cells."""
+        """The tensor of this array for `rows` cells."""
         return TensorSpec(f"cells.{self.spec.name}", self.spec.dtype, (rows, *self.spec.shape))
 
 
 def cell_arrays(described: Sequence[tuple[str, str, Sequence[int], int | None]]) -> list[CellArray]:
-    """What a byte layer says that its cells hold."""
+    """Converts a byte layer's description of its cells (name, dtype, shape, group) to arrays with byte ranges."""
     arrays: list[CellArray] = []
     for name, dtype, shape, group in described:
         if dtype not in SIZES:
@@ -130,7 +131,7 @@ class BranchImage:
     exact_from: int = 0
 
     def tensors(self, index: int) -> dict[str, Any]:
-        """Its arrays, by the names of their tensors."""
+        """Its arrays by tensor name."""
         return {f"branches.{index}.tokens": self.tokens, f"branches.{index}.rows": self.rows}
 
 
@@ -138,19 +139,19 @@ Lacks: TypeAlias = npt.NDArray[np.uint8]
 
 
 def stored_rows(array: CellArray, lacks: Lacks) -> npt.NDArray[np.bool_]:
-    """Of which rows an array holds something, bool [rows]."""
+    """Mask of the rows that `array` stores, bool [rows]: all rows, or for windowed layers those not yet dropped."""
     return np.ones(len(lacks), np.bool_) if array.group is None else lacks <= array.group
 
 
 def without_dropped(rows: Bytes, arrays: Sequence[CellArray], lacks: Lacks) -> Bytes:
-    """Rows [n, bytes of a cell] without what they lack, array by array."""
+    """Packs rows [n, bytes of a cell]: without the dropped groups, array by array, flat if any are dropped."""
     if not lacks.any():
         return rows
     return np.concatenate([rows[stored_rows(array, lacks), array.begin : array.end].reshape(-1) for array in arrays])
 
 
 def with_zeros(left: Bytes, arrays: Sequence[CellArray], lacks: Lacks) -> Bytes:
-    """The rows [n, bytes of a cell] that were packed, with zeros where they lack something."""
+    """Unpacks rows to [n, bytes of a cell], with zeros for the dropped groups. Inverse of `without_dropped`."""
     if not lacks.any():
         return left
     rows = np.zeros((len(lacks), arrays[-1].end), np.uint8)
@@ -168,14 +169,14 @@ MOST_DIGITS = 12  # of a number in a header
 
 
 class MappableLayout(NamedTuple):
-    """How many cells such a file has, and for pages of which size it was made."""
+    """Number of cells of a mappable file, and the page size in bytes that it was made for."""
 
     rows: int
     page: int
 
     @classmethod
     def of(cls, metadata: Mapping[str, str]) -> MappableLayout | None:
-        """What a header says; None where that is no sense."""
+        """Parses header entries; None if they are invalid."""
         said = [metadata.get(name, "") for name in cls._fields]
         if not all(text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS for text in said):
             return None
@@ -183,25 +184,25 @@ class MappableLayout(NamedTuple):
         return lanes if lanes.page > 0 else None
 
     def metadata(self) -> dict[str, str]:
-        """For the header."""
+        """Header entries."""
         return {"version": LANES_VERSION, **{name: str(value) for name, value in self._asdict().items()}}
 
     def tensor(self, lane: CellArray) -> TensorSpec:
-        """A lane in the file, padding included."""
+        """The tensor of a lane in the file, padding included."""
         return lane.of(-(-self.rows // unit(lane, self.page)) * unit(lane, self.page))
 
     def padding(self, lane: CellArray) -> int:
-        """Bytes of it behind the last row."""
+        """Number of padding bytes after a lane's last row."""
         return self.tensor(lane).nbytes - self.rows * lane.nbytes
 
 
 def unit(lane: CellArray, page: int) -> int:
-    """After how many rows one begins at a page again."""
+    """Number of rows after which a row starts at a page boundary again."""
     return page // gcd(page, lane.nbytes)
 
 
 def lanes_of(arrays: Sequence[CellArray]) -> list[CellArray]:
-    """The arrays of a cell, [heads, numbers], head by head."""
+    """Splits the arrays of a cell, [heads, numbers], into one lane per head."""
     lanes: list[CellArray] = []
     for array in arrays:
         heads, *shape = array.spec.shape
@@ -214,36 +215,36 @@ def lanes_of(arrays: Sequence[CellArray]) -> list[CellArray]:
 
 
 def alignment(lanes: Sequence[CellArray]) -> int:
-    """Where cells must begin for their keys and values to be pages; the scales beside them may still be none."""
+    """Multiple of cells at which a range must begin for keys and values to be whole pages; scales may still be none."""
     return unit(max(lanes, key=lambda lane: lane.nbytes), PAGE)
 
 
 STATE_ROWS = "states.rows"
 STATES = "states.of."
-"""Tensors of a file: which rows have states, and behind this the name of each array of theirs."""
+"""Tensor names of recurrent states: the rows that have one, and the prefix of each array's name."""
 BLOCK = 64  # positions, at the last of which the CPU's layers keep a state
 
 Rows = npt.NDArray[np.int32]
 
 
 class LayerStates(NamedTuple):
-    """Which rows of a hold have states, and what a state is."""
+    """Recurrent states of the pinned rows: the arrays that a state consists of, and the rows that have one."""
 
     arrays: Sequence[CellArray]
     rows: Rows
 
     @property
     def at_once(self) -> int:
-        """How many are read or written between two forwards."""
+        """Number of states read or written between two forwards."""
         return max(1, (16 << 20) // self.arrays[-1].end) if self.arrays else 1
 
     def slices(self) -> list[Rows]:
-        """The rows, so many at a time."""
+        """The rows, in slices of `at_once`."""
         return [self.rows[first : first + self.at_once] for first in range(0, len(self.rows), self.at_once)]
 
 
 def states_of(hold: int, count: int, engine: StepEngine, cells: CellStore) -> LayerStates:
-    """Those of a hold of so many rows."""
+    """Recurrent states of the `count` rows of a pin."""
     arrays = cell_arrays(cells.state_arrays)
     rows = cells.with_states(engine.pinned_cells(hold, 0, count)) if arrays else []
     return LayerStates(arrays, np.asarray(rows, np.int32))
@@ -254,17 +255,17 @@ def _cells_of(hold: int, rows: Rows, engine: StepEngine) -> list[int]:
 
 
 def read_states(hold: int, rows: Rows, engine: StepEngine, cells: CellStore) -> Bytes:
-    """The states of some rows of a hold, uint8 [n, bytes of a state]."""
+    """Reads the states of some rows of a pin, uint8 [n, bytes of a state]."""
     return cells.read_states(_cells_of(hold, rows, engine))
 
 
 def write_states(hold: int, rows: Rows, states: Bytes, engine: StepEngine, cells: CellStore) -> None:
-    """Writes them; the rows are there."""
+    """Writes the states of some rows of a pin, uint8 [n, bytes of a state]."""
     cells.write_states(_cells_of(hold, rows, engine), states)
 
 
 def first_missing_state(states: LayerStates, lacks: Lacks, branches: Sequence[BranchImage]) -> int | None:
-    """The first row that should have a state and has none: one that ends a block and is held."""
+    """First row that ends a block, is stored, and has no state; None if there is none."""
     if not states.arrays:
         return None
     group = states.arrays[0].group
@@ -280,5 +281,5 @@ def first_missing_state(states: LayerStates, lacks: Lacks, branches: Sequence[Br
 
 
 def spec_of_states(array: CellArray, rows: int) -> TensorSpec:
-    """The tensor of so many states."""
+    """The tensor of `rows` states."""
     return TensorSpec(STATES + array.spec.name, array.spec.dtype, (rows, *array.spec.shape))

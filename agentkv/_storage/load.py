@@ -1,4 +1,4 @@
-"""Loading branches: cells are read from the file or mapped, and what does not fit is computed again from its tokens."""
+"""Loading branches: cells are read from the file or mapped, or recomputed from the tokens if the file does not fit."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from .._engine.loop import StepLoop
 
 
-LANES_AT_ONCE = 32  # checked between two looks at whether the load was cancelled
+LANES_AT_ONCE = 32  # checked between two checks for cancellation
 
 
 async def map_rows(
     loop: StepLoop, file: SnapshotFile, hold: int, lanes: Sequence[CellArray], progress: Progress
 ) -> int | None:
-    """Maps a file into the cells of a hold, once it is checked. Raises SnapshotError, InvalidInput.
+    """Checks a file and maps it into the cells of a pin. Raises SnapshotError, InvalidInput.
 
-    Returns how many of its rows, from the first on, are pages of the file, the others being copies; None where the
-    cells do not lie in a row: nothing was written then.
+    Returns the number of leading rows that are pages of the file; the others are copies. None if the cells are not
+    contiguous: nothing was written then.
     """
     for first in range(0, len(lanes), LANES_AT_ONCE):
         await in_thread(loop, partial(file.check_lanes, lanes[first : first + LANES_AT_ONCE]))
@@ -58,15 +58,15 @@ async def map_rows(
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Where a loaded branch has its cells from.
+    """Where the cells of a loaded branch came from.
 
     Attributes:
-        path: the file.
+        path: path of the file.
         reused: tokens whose keys and values came from the file.
-        shared: of these, tokens whose cells are pages of the file, which all who load it with `shared` have in memory
-            once. The last ones, up to a page, are copies; all are where the cache had no free cells in a row for them.
+        shared: of these, tokens whose cells are pages of the file, in memory once for all processes that load it with
+            `shared`. The last ones, up to a page, are copies; all are if the cache had no contiguous free cells.
         recomputed: tokens that were fed to the model again.
-        mismatch: why; empty where nothing was.
+        mismatch: why they were; empty if none was.
     """
 
     path: Path
@@ -77,11 +77,11 @@ class Loaded:
 
 
 Restored: TypeAlias = dict[str, tuple[int, Loaded]]
-"""By the branches' names in the file: their numbers, and where they have their cells from."""
+"""Branch ids and sources of cells, by the branches' names in the file."""
 
 
 class LoadOperation:
-    """The branches of one file on their way into a Context."""
+    """Loads the branches of one file into a Context."""
 
     def __init__(
         self, storage: StorageDeps, path: Path, shared: bool, recompute: bool, progress: Progress | None
@@ -94,7 +94,8 @@ class LoadOperation:
         self._progress = checked_progress(progress)
 
     async def run(self, *, one: bool) -> Restored:
-        """All of them or none; with `one` the file must hold a single one. Raises SnapshotError, SnapshotMismatch."""
+        """Loads all branches or none; with `one` the file must have exactly one. Raises InvalidInput, SnapshotError,
+        SnapshotMismatch."""
         file = await in_thread(self._loop, partial(SnapshotFile, self._path))
         if one and len(file.branches) != 1:
             names = ", ".join(map(repr, list(file.branches)[:8]))
@@ -116,7 +117,7 @@ class LoadOperation:
         return branches
 
     async def _mismatch(self, file: SnapshotFile, arrays: list[CellArray]) -> str:
-        """How the file differs from this Context; empty where its cells can be taken. Raises SnapshotMismatch."""
+        """Describes how the file differs from this Context; empty if its cells can be used. Raises SnapshotMismatch."""
         mine: ModelKey = await in_thread(self._loop, self._storage.model_key)
         theirs = file.key
         if theirs.tokenizer != mine.tokenizer:
@@ -172,7 +173,7 @@ class LoadOperation:
 
         def restore(engine: StepEngine) -> list[int]:
             ids = engine.restore(hold.id, stored)
-            engine.unpin(hold.id)  # the cells are the branches' alone by the time that anybody counts them
+            engine.unpin(hold.id)  # before cells are counted: only the branches have them then
             return ids
 
         def told(ids: list[int]) -> None:
@@ -186,7 +187,7 @@ class LoadOperation:
         }
 
     def _mapped(self, state: BranchImage, mapped: int) -> Loaded:
-        """A branch that has its cells from the file, whose first `mapped` rows are pages of it."""
+        """Loaded of a branch with cells from the file, whose first `mapped` rows are pages of the file."""
         first, count = state.rows[:, 0], state.rows[:, 2]
         shared = int(np.clip(mapped - first, 0, count).sum())
         return Loaded(self._path, int(count.sum()), 0, "", shared)
@@ -228,7 +229,7 @@ class LoadOperation:
         return branches
 
     async def _fed(self, state: BranchImage) -> tuple[int, int]:
-        """A branch of the same tokens, and how many of them a live branch had."""
+        """Creates a branch by feeding its tokens. Returns its id and the number of tokens reused from live branches."""
         created: list[int] = []  # by the thread
         shared: list[int] = []
 
@@ -253,7 +254,8 @@ class LoadOperation:
 
     @staticmethod
     def _without_rows(engine: StepEngine, state: BranchImage) -> tuple[int, int]:
-        """A branch of which the cache has nothing yet: the next job feeds it, and forgets where it forgot."""
+        """Restores a branch without cells: the next job feeds its tokens and repeats its forgetting. Returns (id,
+        0)."""
         from agentkv_runtime.engine import StoredBranch
 
         none = np.zeros((0, 3), np.int32)

@@ -1,4 +1,4 @@
-"""Branches whose cells wait outside of the cache, in memory or in a file, until the next verb needs them."""
+"""Branches whose cells are offloaded from the cache to memory or a file until their next command."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ if TYPE_CHECKING:
 
 
 class SliceStore(Protocol):
-    """Keeps slices of rows, in their order. Called in threads. Raises OSError."""
+    """Stores slices of rows in order. Called in threads. Methods raise OSError."""
 
     def put(self, rows: Bytes) -> None:
-        """The next slice."""
+        """Appends a slice."""
 
     def get(self, index: int) -> Bytes:
-        """One of them."""
+        """Reads the slice of this index."""
 
     def close(self) -> None:
-        """Lets go of them all."""
+        """Frees all slices."""
 
 
 class InMemory:
@@ -60,20 +60,20 @@ class InMemory:
         self._slices: list[Bytes] = []
 
     def put(self, rows: Bytes) -> None:
-        """The next slice."""
+        """Appends a slice."""
         self._slices.append(rows)
 
     def get(self, index: int) -> Bytes:
-        """One of them."""
+        """The slice of this index."""
         return self._slices[index]
 
     def close(self) -> None:
-        """Lets go of them all."""
+        """Frees all slices."""
         self._slices.clear()
 
 
 class InFile:
-    """Slices in a file that has no name: it is gone with whoever has it open, however that ends."""
+    """Slices in an unnamed temporary file: its disk space is freed when the process ends, however it does."""
 
     def __init__(self, folder: Path) -> None:
         self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - open for as long as it is needed
@@ -81,7 +81,7 @@ class InFile:
         self._end = 0
 
     def put(self, rows: Bytes) -> None:
-        """The next slice."""
+        """Appends a slice."""
         left = rows.reshape(-1).data
         at = self._end
         while left:
@@ -91,7 +91,7 @@ class InFile:
         self._end = at
 
     def get(self, index: int) -> Bytes:
-        """One of them. Raises OSError where the disk gives back other bytes."""
+        """Reads the slice of this index. Raises OSError if the bytes read differ from those written."""
         at, shape, digest = self._slices[index]
         rows = np.empty(shape, np.uint8)
         read = os.preadv(self._file.fileno(), [rows.reshape(-1).data], at)
@@ -100,14 +100,14 @@ class InFile:
         return rows
 
     def close(self) -> None:
-        """Lets go of them all: the disk has their room again."""
+        """Frees all slices, and their disk space."""
         self._file.close()
 
 
 class OffloadedCells:
-    """What one branch has outside of the cache, from the begin of its offloading to the end of its return.
+    """Cells of one branch outside of the cache, from the start of its offload to the end of its reload.
 
-    Verbs wait for it (`reload`) before they begin.
+    Commands of the branch wait for `reload` before they begin.
     """
 
     def __init__(self, loop: StepLoop, branch: int, history: BranchState, open_store: Callable[[], SliceStore]) -> None:
@@ -124,7 +124,8 @@ class OffloadedCells:
         self._store: SliceStore | None = None
 
     async def offload(self) -> int:
-        """Returns how many cells were freed. Raises BranchBusy, SnapshotError; the branch is then as it was."""
+        """Offloads the cells of this branch alone; returns the number freed. Raises BranchBusy, SnapshotError; the
+        branch is then as it was."""
         self._history.offloaded = self
         take = EngineCall(lambda engine: engine.pin_unshared(self._branch), self._release)
         try:
@@ -143,7 +144,7 @@ class OffloadedCells:
                 self._over()
 
     async def reload(self) -> None:
-        """Raises ContextFull, SnapshotError; the branch then waits on."""
+        """Brings the cells back into the cache. Raises ContextFull, SnapshotError; the branch then stays offloaded."""
         async with self._lock:
             await self._loop.call(lambda _: None)  # what was torn down may have been done all the same
             if self._history.offloaded is not self:
@@ -203,7 +204,8 @@ class OffloadedCells:
         self._over()
 
     def _over(self) -> None:
-        """Nothing is kept any more; whoever raised on the way may keep this object for long."""
+        """Detaches from the branch and frees the store at once: an exception's traceback may keep this object alive for
+        long."""
         self._history.offloaded = None
         if self._store is not None:
             self._store.close()

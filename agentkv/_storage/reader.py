@@ -1,4 +1,4 @@
-"""Files of saved branches: what is believed of one when it is read."""
+"""Reading and validating files of saved branches."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ DTYPES = {"I32": np.int32, "F32": np.float32, "U8": np.uint8}
 
 
 class SnapshotFile:
-    """A file of saved branches, mapped; everything but its cells was read and checked.
+    """A file of saved branches, mapped; all but its cells is read and checked on opening.
 
-    Raises SnapshotError for one that is missing, unreadable, damaged, of another kind or a later version.
+    Raises SnapshotError for a file that is missing, unreadable, damaged, of another kind or a later version.
     """
 
     def __init__(self, path: Path) -> None:
@@ -67,35 +67,35 @@ class SnapshotFile:
 
     @property
     def key(self) -> ModelKey:
-        """What the branches were saved from."""
+        """Identity of the model and cache that the branches were saved from."""
         return ModelKey(*(self._file.metadata.get(name, "") for name in ModelKey._fields))
 
     @property
     def nbytes(self) -> int:
-        """Of the whole file."""
+        """Size of the file in bytes."""
         return self._file.nbytes
 
     @property
     def shareable(self) -> bool:
-        """Are its cells laid out in lanes, to be mapped?"""
+        """Whether its cells are laid out in lanes that can be mapped."""
         return self._lanes is not None
 
     def parts(self, arrays: list[CellArray]) -> list[CellArray]:
-        """The arrays of a cell as this file has them."""
+        """The arrays of a cell as this file stores them: split into lanes if it is shareable."""
         return lanes_of(arrays) if self.shareable else arrays
 
     @property
     def rows(self) -> int:
-        """How many cells it has."""
+        """Number of cells."""
         return len(self.lacks)
 
     @property
     def arrays(self) -> set[TensorSpec]:
-        """What one of them holds."""
+        """The arrays of one cell."""
         return set(self._rows_of)
 
     def check_rows(self, arrays: Sequence[CellArray]) -> None:
-        """Has it the rows that these arrays, which are its own, should have? Raises SnapshotError."""
+        """Raises SnapshotError unless each of its arrays has the number of rows that `lacks` requires."""
         groups = {array.group for array in arrays} - {None}
         if self.lacks.max(initial=0) > len(groups):
             raise self.damaged(f"its rows lack more groups of layers than the {len(groups)} that there are")
@@ -104,11 +104,11 @@ class SnapshotFile:
                 raise self.damaged(f"{array.spec.name} has not the rows that the others leave to it")
 
     def offsets(self, lanes: Sequence[CellArray]) -> list[int]:
-        """The bytes of the file at which lanes begin."""
+        """Byte offsets of lanes in the file."""
         return [self._file.offset(f"cells.{lane.spec.name}") for lane in lanes]
 
     def fileno(self) -> int:
-        """The descriptor of the open file."""
+        """File descriptor of the open file."""
         return self._file.fileno()
 
     def check_lanes(self, lanes: Sequence[CellArray]) -> None:
@@ -120,7 +120,8 @@ class SnapshotFile:
             raise SnapshotError(f"{error}; save the branches again") from error
 
     def next_cells(self, count: int, arrays: Sequence[CellArray]) -> Bytes:
-        """The next cells, uint8 [count, bytes of a cell]; checked with the last of them. Raises SnapshotError."""
+        """Reads the next cells, uint8 [count, bytes of a cell]; digests are checked with the last of them. Raises
+        SnapshotError."""
         lacks = self.lacks[self._taken : self._taken + count]
         out = np.zeros((count, arrays[-1].end), np.uint8)
         self._taken += count
@@ -138,7 +139,7 @@ class SnapshotFile:
         return out
 
     def states(self, arrays: Sequence[CellArray]) -> LayerStates:
-        """Which of its rows have states of these arrays. Raises SnapshotError unless all have that should."""
+        """Its rows with recurrent states of these arrays. Raises SnapshotError if a required state is missing."""
         if not arrays:
             return LayerStates((), np.zeros(0, np.int32))
         try:
@@ -157,7 +158,8 @@ class SnapshotFile:
         return states
 
     def next_states(self, count: int, states: LayerStates) -> Bytes:
-        """The next states, uint8 [count, bytes of a state]; checked with the last of them. Raises SnapshotError."""
+        """Reads the next states, uint8 [count, bytes of a state]; digests are checked with the last of them. Raises
+        SnapshotError."""
         out = np.empty((count, states.arrays[-1].end), np.uint8)
         try:
             for array in states.arrays:
@@ -168,7 +170,7 @@ class SnapshotFile:
         return out
 
     def damaged(self, what: str) -> SnapshotError:
-        """What to raise for a file that says what cannot be."""
+        """The error for a file with invalid content."""
         return SnapshotError(f"{self._file.damaged(what)}; save the branches again")
 
     def _check_format(self) -> None:
@@ -200,7 +202,7 @@ class SnapshotFile:
         except (InvalidInput, ValueError) as error:
             raise self._file.damaged(f"its messages: {error}") from error
         states: dict[str, BranchImage] = {}
-        # Of logits, each once however many branches name it.
+        # Logits by index: each is read once, however many branches name it.
         rows: dict[int | None, npt.NDArray[np.float32]] = {None: np.zeros(0, np.float32)}
         for index, (name, saved) in enumerate(self.document.branches.items()):
             tokens = self._array(f"branches.{index}.tokens", "I32", (-1,))
@@ -249,7 +251,7 @@ class SnapshotFile:
         return lanes
 
     def _cells(self) -> dict[TensorSpec, int]:
-        """How many rows each array has."""
+        """Number of rows of each array."""
         rows: dict[TensorSpec, int] = {}
         for name, spec in self._file.tensors.items():
             if not name.startswith("cells."):
@@ -280,7 +282,7 @@ class SnapshotFile:
 
 
 def _advice(path: Path, error: TensorFileError) -> str:
-    """What to do about a file that is not opened."""
+    """Remedy for a file that cannot be opened."""
     if os.path.exists(path) and not os.path.isfile(path):
         return "give the path of a file of saved branches"
     return advice_of(error.__cause__, "save the branches again")

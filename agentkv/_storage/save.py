@@ -1,4 +1,4 @@
-"""Saving branches: what they are at one moment, written beside everything else that runs."""
+"""Saving branches: their state at one moment, written while everything else runs on."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ if TYPE_CHECKING:
 SLICE_BYTES = 4 << 20  # of cells copied between two forwards: a millisecond or two
 
 Progress: TypeAlias = Callable[[int, int], object]
-"""Hears how many bytes are done, and of how many; on the event loop."""
+"""Callback with the bytes done and the bytes in total (tokens when recomputing); called on the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What was saved.
+    """Result of a save.
 
     Attributes:
-        path: the file.
-        nbytes: its size.
-        cells: cells in it; those that several branches share once.
+        path: path of the file.
+        nbytes: its size in bytes.
+        cells: number of cells in it; those that several branches share count once.
     """
 
     path: Path
@@ -61,7 +61,7 @@ class Saved:
 
 
 def checked_progress(progress: object) -> Progress:
-    """What a save or a load tells of its progress; nobody, for None. Raises InvalidInput for what cannot be called."""
+    """Returns a progress callback, a no-op for None. Raises InvalidInput for a value that is not callable."""
     if progress is None:
         return lambda done, of: None
     if not callable(progress):
@@ -73,13 +73,13 @@ def checked_progress(progress: object) -> Progress:
 
 @dataclass(frozen=True, slots=True)
 class StorageDeps:
-    """What saving and loading need of a Context.
+    """Services of a Context that saving and loading use.
 
     Attributes:
-        loop: runs what touches cells.
+        loop: runs commands on cells.
         states: tokens and conversation of each branch.
-        grammars: restores constraints, and writes them.
-        model_key: what saved cells belong to; called in threads.
+        grammars: saves and restores constraints.
+        model_key: returns the identity that saved cells belong to; called in threads.
     """
 
     loop: StepLoop
@@ -90,19 +90,19 @@ class StorageDeps:
 
 @dataclass(frozen=True, slots=True)
 class PinnedBranches:
-    """Branches as they are at one moment, and a hold on their cells."""
+    """Branches as they are at one moment, and a pin on their cells."""
 
-    id: int  # of the hold
+    id: int  # of the pin
     rows: int
     images: Sequence[StoredBranch]
     arrays: Sequence[CellArray]
-    lanes: MappableLayout | None  # what the arrays are then
+    lanes: MappableLayout | None  # set if the arrays are lanes
     lacks: Lacks  # of the rows
     states: LayerStates
 
 
 class SaveOperation:
-    """One file in the making."""
+    """Writes one file of saved branches."""
 
     def __init__(
         self, storage: StorageDeps, branches: Mapping[str, int], path: Path, shareable: bool, progress: Progress | None
@@ -119,7 +119,8 @@ class SaveOperation:
         self._given_up = False
 
     async def run(self) -> Saved:
-        """Writes it. Raises SnapshotError where it cannot be written; the file at the path is then what it was."""
+        """Writes the file. Raises SnapshotError if it cannot be written; an existing file at the path is then
+        unchanged."""
         try:
             async with PinnedCells(self._loop, CellsCall(self._take, _let_go, self._told)) as taken:
                 saved = await self._write(taken)
@@ -147,7 +148,8 @@ class SaveOperation:
         return PinnedBranches(hold.id, hold.rows, images, arrays, None, lacks, states)
 
     def _told(self, taken: PinnedBranches) -> None:
-        """On the event loop, which knows now what the engine did until then."""
+        """Captures conversations and marks; runs on the event loop when it has applied the engine's changes up to the
+        pin."""
         for name, branch, image in zip(self._names, self._ids, taken.images, strict=True):
             history = self._storage.states[branch]
             tokens = image.tokens
@@ -196,12 +198,12 @@ class SaveOperation:
 
 
 def read_rows(hold: int, first: int, count: int, engine: StepEngine, cells: CellStore) -> Bytes:
-    """Rows of a hold, uint8 [count, bytes of a cell]."""
+    """Reads rows of a pin, uint8 [count, bytes of a cell]."""
     return cells.read_cells(engine.pinned_cells(hold, first, count))
 
 
 def write_rows(hold: int, first: int, rows: Bytes, lacks: Lacks, engine: StepEngine, cells: CellStore) -> None:
-    """Writes rows of a hold, but for what they lack."""
+    """Writes rows of a pin, uint8 [n, bytes of a cell], and discards their dropped groups."""
     cells.write_cells(engine.pinned_cells(hold, first, len(rows)), rows)
     if lacks.any():
         engine.discard(hold, first, lacks)

@@ -1,4 +1,4 @@
-"""What is written into files of saved branches: all but the cells first, then these, slice by slice."""
+"""Writing files of saved branches: all but the cells first, then the cells slice by slice."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def begin_file(
     lanes: MappableLayout | None,
     states: LayerStates,
 ) -> TensorWriter:
-    """A file that lacks nothing but its cells, of arrays or with `lanes` of lanes, and its states.
+    """Creates a file, complete but for its cells (arrays, or with `lanes` lanes) and its states.
 
-    Raises OSError; InvalidInput for what no file can hold.
+    Raises OSError; InvalidInput for messages that cannot be saved.
     """
     tensors = _tensors(branches)
     metadata = key.metadata() | (lanes.metadata() if lanes else {})
@@ -72,19 +72,19 @@ def begin_file(
 
 
 def append_cells(writer: TensorWriter, arrays: Sequence[CellArray], rows: Bytes, lacks: Lacks) -> None:
-    """The next cells, uint8 [n, bytes of a cell], but for what they lack. Raises OSError."""
+    """Appends cells, uint8 [n, bytes of a cell], without dropped groups. Raises OSError."""
     for array in arrays:
         writer.append(f"cells.{array.spec.name}", rows[stored_rows(array, lacks), array.begin : array.end])
 
 
 def append_states(writer: TensorWriter, states: LayerStates, some: Bytes) -> None:
-    """The next states, uint8 [n, bytes of a state]. Raises OSError."""
+    """Appends states, uint8 [n, bytes of a state]. Raises OSError."""
     for array in states.arrays:
         writer.append(STATES + array.spec.name, some[:, array.begin : array.end])
 
 
 def append_padding(writer: TensorWriter, lanes: MappableLayout, arrays: Sequence[CellArray]) -> None:
-    """What is behind the last cell. Raises OSError."""
+    """Appends the padding after the last row of each lane. Raises OSError."""
     for array in arrays:
         writer.append(f"cells.{array.spec.name}", np.zeros(lanes.padding(array), np.uint8))
 
@@ -129,5 +129,5 @@ def _spec(name: str, array: npt.NDArray[Any]) -> TensorSpec:
 
 
 def values_in(text: bytes) -> int:
-    """How many values a JSON text has at most."""
+    """Upper bound of the number of values in a JSON text."""
     return sum(text.count(mark) for mark in (b",", b"[", b"{", b":"))

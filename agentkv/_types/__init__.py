@@ -1,1 +1,1 @@
-"""Values that users hold, the errors of agentkv, and checks of arguments."""
+"""Public values, the errors of agentkv, and checks of arguments."""

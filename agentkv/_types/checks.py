@@ -20,7 +20,7 @@ Prompt: TypeAlias = str | bytes | Sequence[int] | NDArray[np.integer[Any]] | Seq
 
 
 def checked_text(value: str | bytes, what: str) -> str:
-    """A str that can be encoded as UTF-8."""
+    """Returns a str that can be encoded as UTF-8; decodes bytes. Raises InvalidInput."""
     if isinstance(value, bytes):
         try:
             return bytes.decode(value, "utf-8")
@@ -38,7 +38,7 @@ def checked_text(value: str | bytes, what: str) -> str:
 
 
 def _surrogate(code: int, offset: int) -> str:
-    """What a lone surrogate is, and how to mend it."""
+    """Part of an error message: describes a lone surrogate and its remedy."""
     if 0xDC80 <= code <= 0xDCFF:  # PEP 383: so Python passes bytes on that came in from outside
         return (
             f"the byte 0x{code - 0xDC00:02x} at offset {offset}, which is not UTF-8 (Python has read it as "
@@ -51,10 +51,10 @@ def _surrogate(code: int, offset: int) -> str:
 
 
 def checked_ids(ids: object, vocab_size: int) -> list[int]:
-    """Token ids, each an int with 0 <= id < vocab_size."""
+    """Token ids, each an int with 0 <= id < vocab_size. Raises InvalidInput."""
     try:
         array = np.asarray(ids)
-    except Exception:  # whatever its methods raise
+    except Exception:  # its methods may raise anything
         array = np.empty((0, 0))
     if isinstance(ids, Mapping | Message):
         raise InvalidInput(f"a prompt is {preview(ids)}, one message; give a list of messages: [message]")
@@ -73,12 +73,12 @@ def checked_ids(ids: object, vocab_size: int) -> list[int]:
 
 
 def as_messages(prompt: Prompt | None) -> Prompt | None:
-    """What a user says is a user's message."""
+    """Wraps a text in one user message; returns any other prompt unchanged."""
     return [{"role": "user", "content": prompt}] if isinstance(prompt, str | bytes) else prompt
 
 
 def checked_count(value: object, what: str, least: int, most: int | None = None) -> int:
-    """An int within bounds; bool is not one."""
+    """An int within bounds, both included; bool is not one. Raises InvalidInput."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise InvalidInput(f"{what} is {preview(value)}, but it must be an int")
     if value < least or (most is not None and value > most):
@@ -89,14 +89,14 @@ def checked_count(value: object, what: str, least: int, most: int | None = None)
 
 
 def checked_share(value: object, what: str) -> float:
-    """A number from 0 to 1; bool is not one."""
+    """A number from 0 to 1; bool is not one. Raises InvalidInput."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise InvalidInput(f"{what} is {preview(value)}, but it must be a number from 0 to 1")
     return float(value)
 
 
 def checked_items(value: Iterable[Any], what: str) -> list[Any]:
-    """What an iterable holds, whatever its methods raise."""
+    """The items of an iterable. Raises InvalidInput for any exception of its methods."""
     try:
         return list(value)
     except Exception as error:
@@ -104,7 +104,7 @@ def checked_items(value: Iterable[Any], what: str) -> list[Any]:
 
 
 def checked_stop(stop: object) -> list[str]:
-    """Stop strings, each with a UTF-8 form; None and () mean none."""
+    """Stop strings, each with a UTF-8 form; empty for None. Raises InvalidInput."""
     if stop is None:
         return []
     if isinstance(stop, str | bytes):
@@ -122,14 +122,14 @@ def checked_stop(stop: object) -> list[str]:
 
 
 def checked_word(value: object, what: str, words: Sequence[str]) -> str:
-    """One of some words."""
+    """Returns `value` if it is one of `words`. Raises InvalidInput."""
     if not isinstance(value, str) or value not in words:
         raise InvalidInput(f"{what} is {preview(value)}, but it must be {' or '.join(map(repr, words))}")
     return value
 
 
 def checked_sampling(sampling: object) -> Sampling:
-    """A Sampling; None means greedy."""
+    """Returns a Sampling; a greedy one for None. Raises InvalidInput."""
     if sampling is None:
         return Sampling()
     if not isinstance(sampling, Sampling):
@@ -138,14 +138,14 @@ def checked_sampling(sampling: object) -> Sampling:
 
 
 def checked_name(value: object, what: str) -> str:
-    """A text of at least one character."""
+    """A text of at least one character. Raises InvalidInput."""
     if not isinstance(value, str) or not value:
         raise InvalidInput(f"{what} is {preview(value)}, but it must be a str with at least 1 character")
     return checked_text(value, what)
 
 
 def checked_path(value: object, what: str, of: str = "a model folder") -> Path:
-    """A path, with `~` expanded; whether anything is there shows when it is opened."""
+    """A path, with `~` expanded; it need not exist. Raises InvalidInput."""
     text = checked_text(str(value) if isinstance(value, Path) else value, what) if isinstance(value, str | Path) else ""
     if not text:
         raise InvalidInput(f"{what} is {preview(value)}, but it must be the path of {of}")
@@ -158,7 +158,8 @@ def checked_path(value: object, what: str, of: str = "a model folder") -> Path:
 
 
 def truth_of(answer: object, of: str) -> bool:
-    """Is what a function of the user's returned true? Raises InvalidInput for what is neither true nor false."""
+    """Truth value of the result of a user's function. Raises InvalidInput for an awaitable or one without a truth
+    value."""
     if inspect.isawaitable(answer):
         if inspect.iscoroutine(answer):
             answer.close()
@@ -170,7 +171,7 @@ def truth_of(answer: object, of: str) -> bool:
 
 
 def checked_bool(value: object, what: str) -> bool:
-    """A bool; nothing else is one."""
+    """Returns a bool (or numpy's). Raises InvalidInput for anything else."""
     if not isinstance(value, bool | np.bool_):
         raise InvalidInput(f"{what} is {preview(value)}, but it must be True or False")
     return bool(value)

@@ -1,6 +1,6 @@
 """The errors of agentkv, as a tree under `AgentKVError`.
 
-Every message says what was asked, which bound it broke and what to do about it.
+Every message names the request, the bound that it broke, and the remedy.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class AgentKVError(Exception):
     """Base of every error that agentkv raises on purpose.
 
     Attributes:
-        run: where it ended an agent's turn: what was done until then, above all the calls that ran. None elsewhere.
+        run: the partial run of the agent's turn that this error ended, with the calls that ran. None elsewhere.
     """
 
     run: Run[Any] | None = None
@@ -45,18 +45,18 @@ class BranchBusy(AgentKVError):
 
 
 class BranchExists(AgentKVError):
-    """Another branch is published under that name, or what is there was changed by somebody else since."""
+    """Another branch is published under that name, or the published one was changed by another client meanwhile."""
 
 
 class BranchNotFound(AgentKVError):
-    """No branch is published under that name; the message says which there are."""
+    """No branch is published under that name; the message lists the names that exist."""
 
 
 class ContextFull(AgentKVError):
     """The cache has fewer free cells than the request needs; the branch is as it was.
 
     Attributes:
-        hopeless: it would not fit if the cache were empty, either.
+        hopeless: whether the request would not fit into an empty cache, either.
     """
 
     hopeless: bool = False
@@ -75,16 +75,16 @@ class PositionsExhausted(AgentKVError):
 
 
 class WrongEventLoop(AgentKVError):
-    """A verb of a Context or a branch was awaited on another event loop than the one that opened the Context, or
-    one with verbs that block was used in a forked process."""
+    """A method of a Context or a branch was awaited on another event loop than the one that opened the Context, or a
+    Context with blocking methods was used in a forked process."""
 
 
 class ContextClosed(AgentKVError):
-    """The Context was left, or its step loop ended."""
+    """The Context was closed, or its step loop ended."""
 
 
 class ModelError(AgentKVError):
-    """A model that is missing, damaged, foreign, or needs something that is not installed."""
+    """A model that is missing, damaged, of an unknown format, or needs something that is not installed."""
 
 
 class DraftMismatch(ModelError):
@@ -92,19 +92,19 @@ class DraftMismatch(ModelError):
 
 
 class SnapshotError(AgentKVError):
-    """A file of saved branches that cannot be written, or that is missing, unreadable, damaged or none of ours."""
+    """A snapshot file that cannot be written, or that is missing, unreadable, damaged or not a snapshot."""
 
 
 class SnapshotMismatch(SnapshotError):
-    """A file of saved branches from another model, or another kind of cache; nothing was changed."""
+    """A snapshot file from another model or another kind of cache; nothing was changed."""
 
 
 class TraceError(AgentKVError):
-    """A file is no trace that can be read, or cannot be written or run again."""
+    """A trace file that cannot be read, written or replayed."""
 
 
 class StepFailed(AgentKVError):
-    """A forward failed while this request rode in it; tokens and cache are as they were before it."""
+    """A forward that included this request failed; tokens and cache are as they were before it."""
 
 
 class OutputIncomplete(AgentKVError):
@@ -112,10 +112,10 @@ class OutputIncomplete(AgentKVError):
 
 
 class OutputInvalid(AgentKVError):
-    """A value that the grammar allowed and the type refused, after the retries; the branch is as it was before.
+    """A value that the grammar allowed and the type rejected, after all retries; the branch is as it was before.
 
     Attributes:
-        text: what the model wrote.
+        text: the rejected text of the model.
     """
 
     def __init__(self, message: str, text: str = "") -> None:
@@ -124,14 +124,14 @@ class OutputInvalid(AgentKVError):
 
 
 class ToolFailed(AgentKVError):
-    """A tool that says on_error="raise" failed; its own exception is the cause."""
+    """A tool with on_error="raise" failed; its own exception is the cause."""
 
 
 class RemoteError(AgentKVError):
-    """A server cannot be reached, lets nobody in, has too much to do, or failed; the message says which.
+    """A server is unreachable, denies access, is overloaded, or failed; the message says which.
 
     Attributes:
-        status: of HTTP; None where nothing came back.
+        status: HTTP status code; None if there was no response.
     """
 
     def __init__(self, message: str, status: int | None = None) -> None:
@@ -143,8 +143,8 @@ class LimitReached(AgentKVError):
     """An agent's turn needed more rounds, tokens, calls or seconds than it was allowed.
 
     Attributes:
-        limit: which: "max_rounds", "max_tokens", "max_calls", "max_seconds", "max_message_tokens", "max_repeats", or
-            "repetition" for a message that says the same again and again.
+        limit: name of the limit: "max_rounds", "max_tokens", "max_calls", "max_seconds", "max_message_tokens",
+            "max_repeats", or "repetition" for a message that repeats itself.
     """
 
     def __init__(self, message: str, limit: str = "") -> None:
@@ -153,7 +153,7 @@ class LimitReached(AgentKVError):
 
 
 class RepeatedCall(LimitReached):
-    """A turn made the same call again and again, though it was told the result and then refused."""
+    """A turn repeated the same call, though it had been given the result and then a refusal."""
 
 
 # The error for each class of the runtime's, and what to do where its message does not say it. By name: the native
@@ -207,12 +207,12 @@ WIRE_CODES: Mapping[str, type[AgentKVError]] = {
 
 
 def wire_code(kind: type[Exception]) -> str | None:
-    """The code of a class of errors; None for one that has none."""
+    """The wire code of an error class; None if it has none."""
     return next((code for code, named in WIRE_CODES.items() if named is kind), None)
 
 
 def from_native(error: BaseException) -> BaseException:
-    """The error for one of the runtime's; exceptions that are not its own pass through."""
+    """Converts an error of the runtime to its public error. Other exceptions are returned unchanged."""
     kind = type(error)
     if kind.__name__ not in PUBLIC or not kind.__module__.startswith("agentkv_runtime"):
         return error
@@ -225,7 +225,7 @@ def from_native(error: BaseException) -> BaseException:
 
 @contextmanager
 def loading(what: str) -> Iterator[None]:
-    """Modules that are imported with their first use. Raises AgentKVError where their files cannot be opened."""
+    """Wraps the lazy import of modules. Raises AgentKVError if their files cannot be opened."""
     try:
         yield
     except OSError as error:
@@ -233,7 +233,7 @@ def loading(what: str) -> Iterator[None]:
 
 
 def advice_of(error: BaseException | None, otherwise: str = "check its files") -> str:
-    """What to do about a file that cannot be opened."""
+    """Remedy for a file that cannot be opened, by errno; `otherwise` for an unknown one."""
     match getattr(error, "errno", None):
         case errno.EMFILE | errno.ENFILE:
             return "close some files, or raise the limit (`ulimit -n`), and try again"
@@ -245,7 +245,7 @@ def advice_of(error: BaseException | None, otherwise: str = "check its files") -
 
 
 def opening_error(error: Exception, what: object) -> AgentKVError:
-    """The error for what opening a model or a draft raised: a ModelError that says why."""
+    """Converts an exception from opening a model or a draft to a ModelError that gives the reason."""
     known = from_native(error)
     if isinstance(known, DraftMismatch):
         return known

@@ -16,30 +16,31 @@ class ModelInfo:
     """Facts of an open model; frozen.
 
     Attributes:
-        path: the folder that was opened; over a server, the model's name there.
-        backend: what runs it: "cpu", "mlx" or "torch", or the kind of server: "agentkv" or "vllm".
+        path: the model folder; over a server, the model's name there.
+        backend: "cpu", "mlx" or "torch", or the kind of server: "agentkv" or "vllm".
         vocab_size: columns of the logits.
-        max_tokens: rows that one forward takes at most; larger steps take several forwards.
-        max_positions: tokens that a branch may hold, because the model knows no later position; None where the model
+        max_tokens: maximum rows per forward; larger steps take several forwards.
+        max_positions: maximum tokens per branch, because the model knows no later position; None where the model
             does not say.
-        trained_positions: of these, those that the model was trained on, where its config tells that they are fewer:
-            beyond them it may say worse things. The first branch that gets there is logged as a warning.
-        n_layers, n_kv_heads, head_dim: shape of the cache; 0 where a server does not say.
-        quantization: of the weights.
-        kv_dtype: of keys and values in the cache.
-        quantize_after: of all but the newest so many positions of each branch they are held as int8; None: of none.
-        window: no layer looks further back than so many positions; None where one does.
-        sinks: but for the first so many positions, which all of them look at.
-        state_bytes: of one state over all layers that keep some (linear attention, scans): of `kv_bytes`, each of
-            `ctx.stats.states` takes so many. 0 where no layer does.
-        forgets: can positions before the last be forgotten (`Branch.forget`)? Not where a layer keeps states, which
-            hold all that came before.
-        bit_exact: does a branch's history determine its logits to the bit, whatever runs beside it?
-        fingerprint: SHA-256 of the program; empty where there is none.
-        top_logits: `Branch.logits` knows so many of the likeliest next tokens alone; None: all of them.
-        speculates: do strategies of `kv.spec` draft here? Not over a server, which drafts as it was started to.
-        holds_cells: are the cells of a branch there for as long as it is open, so that fork, rollback and adopt compute
-            nothing anew? A server has them for as long as it has room.
+        trained_positions: positions that the model was trained on, where its config says that they are fewer: beyond
+            them quality may drop. The first branch that gets there is logged as a warning.
+        n_layers, n_kv_heads, head_dim: shape of the cache; 0 where a server does not report it.
+        quantization: format of the weights.
+        kv_dtype: dtype of keys and values in the cache.
+        quantize_after: number of newest positions of each branch that stay in `kv_dtype`, while older ones are stored
+            as int8; None: all stay.
+        window: number of positions that layers look back at most; None where a layer looks back without limit.
+        sinks: number of first positions that every layer sees in addition to the window.
+        state_bytes: size in bytes of one recurrent state over all layers that have one (linear attention, scans). Each
+            of `ctx.stats.states` takes this much of `kv_bytes`. 0 where no layer has one.
+        forgets: whether positions before the last can be forgotten (`Branch.forget`). False where a layer has recurrent
+            states, which contain all that came before.
+        bit_exact: whether a branch's history alone determines its logits to the bit, whatever other branches run.
+        fingerprint: SHA-256 of the program in hex; empty where there is none.
+        top_logits: number of the most likely next tokens that `Branch.logits` covers; None: the whole vocabulary.
+        speculates: whether strategies of `kv.spec` draft here. False over a server, which drafts as configured there.
+        holds_cells: whether the cells of a branch last as long as it is open, so that fork, rollback and adopt
+            recompute nothing. A server keeps them only while it has room.
     """
 
     path: Path
@@ -66,23 +67,24 @@ class ModelInfo:
 
     @property
     def cache(self) -> str:
-        """What the cache makes of keys and values: with the model, all that bits depend on beside a branch's tokens."""
+        """Cache configuration (dtype, quantisation, window). Equal models with equal `cache` give equal logits for
+        equal tokens."""
         kind = self.kv_dtype if self.quantize_after is None else f"{self.kv_dtype}, int8 after {self.quantize_after}"
         return kind if self.window is None else f"{kind}, a window of {self.window} behind {self.sinks}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerState:
-    """One server of a remote Context, as of the moment that it was asked for; frozen.
+    """One server of a remote Context, at the moment of the query; frozen.
 
     Attributes:
-        url: as it was given to `Context.connect`.
-        answers: is it given requests now? One that failed is left alone for a while.
-        running: requests of this Context that it has now.
-        requests: that it was given since the Context was opened.
-        failed: of these, those that it did not answer, broke off, or had no room for.
-        seconds: that requests which have ended took together, in seconds.
-        error: what the last of `failed` came to; None where the one after it came to its end.
+        url: as passed to `Context.connect`.
+        answers: whether it is sent requests now. A server that failed is skipped for a while.
+        running: requests of this Context in progress there.
+        requests: number of requests sent to it since the Context was opened.
+        failed: of these, the requests that got no answer or a broken one, or that it had no room for.
+        seconds: total duration of ended requests, in seconds.
+        error: message of the last of `failed`; None once a later request has succeeded.
     """
 
     url: str
@@ -95,51 +97,51 @@ class ServerState:
 
     @property
     def mean_seconds(self) -> float:
-        """Of a request that has ended, streams included; 0 before the first one."""
+        """Mean duration of ended requests, streams included, in seconds; 0 before the first one."""
         ended = self.requests - self.running
         return self.seconds / ended if ended else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
-    """Counters of a Context since it was opened, and the cells that it holds, as of the last completed verb; frozen.
+    """Counters of a Context since it was opened, and its current cells, as of the last completed method call; frozen.
 
     Attributes:
         steps: rounds of the step loop that ran a forward.
         forwards: forwards of the model; a step needs several where it exceeds the program's bounds, or is retried.
         tokens: tokens fed to the model (rows), `prefilled` and decoded together.
         prefilled: of these, tokens of prompts and `extend`.
-        refed: of these, tokens of a branch's own history whose cells had been let go: a rollback went behind what a
+        refed: of these, tokens of a branch's own history whose cells had been freed: a rollback went behind what a
             window or `forget` left, or tokens before them left the branch. The last of them counts with what follows.
-        generated: tokens that were sampled.
+        generated: sampled tokens.
         reused: tokens of prompts that were in the cache already, or computed for another prompt at the same time. Over
-            a server each request names its whole history, and counts what the server had of it.
-        recalled: of these, tokens that no live branch had: closed branches had left them (`Context.open`'s `retain`).
+            a server each request names its whole history, and the part that the server had cached counts.
+        recalled: of these, tokens that only closed branches had left in the cache (`Context.open`'s `retain`).
         drafted: draft tokens that the model verified.
-        accepted: of these, tokens that the model went on with.
-        forced: tokens that a constraint left no choice about, and that were run with the token before them.
+        accepted: of these, tokens that the model accepted.
+        forced: tokens that a constraint determined, and that were run in one forward with the token before them.
         retries: forwards that were run again, for one branch alone, after a forward of several had failed. Over a
             server: requests that were sent again.
-        rows_per_step: how many steps had how many rows, {rows: steps}.
+        rows_per_step: number of steps by number of rows, {rows: steps}.
         branches: live branches.
-        cells: cache cells that have memory now: those in use and a few more, up to `capacity`.
-        cells_used: of these, cells that some live branch holds. Over a server: tokens that the live branches hold, each
-            counted once, whatever its cache has of them.
-        cells_shared: of these, cells that two or more branches hold.
-        cells_retained: cells that closed branches left, for prompts that begin alike; they are free to whoever needs
-            them, and no part of `cells_used`.
-        capacity: cells that the cache may hold.
+        cells: cache cells with memory allocated: those in use and a few more, up to `capacity`.
+        cells_used: of these, cells of live branches. Over a server: tokens of live branches, shared ones counted once,
+            cached there or not.
+        cells_shared: of these, cells of two or more branches.
+        cells_retained: cells that closed branches left, for prompts with the same prefix; freed on demand, and no part
+            of `cells_used`.
+        capacity: maximum number of cells.
         kv_bytes: memory of keys and values now, in bytes: 2 x layers x `cells` x n_kv_heads x head_dim x bytes of one
             number, and up to a page for each head and layer; int8 and int4 add a float32 scale per row, on MLX a
             float16 scale and bias per group of 64 or 32 numbers. On the CPU it is a few percent above what the cells in
             use or retained take, and follows them up; MLX and torch double it. Cells that are pages of a file
             (`Context.load(..., shared=True)`) are not in it.
-        kv_bytes_shared: keys and values that are pages of files, in bytes: in memory once for all who map them, and the
-            system may take them back. What is written becomes part of `kv_bytes`.
-        states: states that are kept: of layers of linear attention and scans, one at the end of each block of 64
+        kv_bytes_shared: keys and values that are pages of files, in bytes: in memory once for all processes that map
+            them, and evictable by the system. Pages that are written to become part of `kv_bytes`.
+        states: stored recurrent states of layers of linear attention and scans: one at the end of each block of 64
             positions that a branch may go back to, and those of closed branches until the Context is idle or compacted.
             Each takes `ctx.model_info.state_bytes`, which are in `kv_bytes`. Tokens run again to get from one to where
-            a rollback went are `refed`, where their rows were let go too.
+            a rollback went are `refed`, where their rows were freed too.
         forward_seconds: time spent inside the model's forwards, in seconds.
         draft_seconds: time spent drafting, in seconds.
         constraint_seconds: time that steps waited for constraints, in seconds.
@@ -175,7 +177,7 @@ class Stats:
 
     @property
     def cells_free(self) -> int:
-        """Cells that no live branch holds, retained ones included."""
+        """Cells of no live branch, retained ones included."""
         return self.capacity - self.cells_used
 
     @property
@@ -189,7 +191,8 @@ _OF_ENGINE = [f.name for f in fields(Stats) if f.name not in (*_OF_CELLS, "rows_
 
 
 class EngineCounters(NamedTuple):
-    """The counters as the step loop's thread takes them: after every round, so as little as possible is done there."""
+    """Counters as the step loop's thread takes them after every round: the conversion to Stats is left to the
+    reader."""
 
     engine: engine.Stats
     cells: int
@@ -198,7 +201,7 @@ class EngineCounters(NamedTuple):
     states: int
 
     def stats(self) -> Stats:
-        """The same for users."""
+        """Converts to the public type."""
         return Stats(
             **{name: getattr(self.engine, name) for name in _OF_ENGINE},
             rows_per_step={rows: steps for rows, steps in enumerate(self.engine.rows_per_step) if steps},

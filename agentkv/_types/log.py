@@ -15,7 +15,7 @@ _standard.addHandler(logging.NullHandler())
 
 
 class _Log:
-    """Events with their values. structlog is imported for the first one that somebody may hear."""
+    """Events with their values. Imports structlog at the first event that a handler may receive."""
 
     def debug(self, event: str, **values: object) -> None:
         self._say(logging.DEBUG, event, values)
@@ -41,7 +41,7 @@ def _structured() -> BoundLogger:
     keys = structlog.processors.KeyValueRenderer(key_order=["event"])
 
     def rendered(logger: object, name: str, event: MutableMapping[str, Any]) -> tuple[tuple[str], dict[str, Any]]:
-        """What the standard logger is called with; tracebacks are its affair."""
+        """Arguments for the standard logger, which formats tracebacks itself."""
         raised = event.pop("exc_info", None)
         return (str(keys(logger, name, event)),), {"exc_info": raised}
 

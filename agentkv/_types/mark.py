@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 class Mark:
     """A point in a branch's history to roll back to. Made by `Branch.mark`.
 
-    It holds as long as the branch still has the history before it: rolling back behind it, or adopting a history that
-    differs before it, makes it invalid. Tokens that are written anew are another history, even if they are the same.
+    A mark is valid as long as the branch still has the history before it: rolling back behind it, or adopting a history
+    that differs before it, makes it invalid. Tokens that are generated again are another history, even if equal.
 
     Attributes:
-        branch_id: the branch that it belongs to.
-        length: tokens before it.
+        branch_id: id of its branch.
+        length: number of tokens before it.
         scope: tells branches of different Contexts apart.
-        epoch: of the token before it, as `StepEngine.tip` says.
+        epoch: epoch of the token before it, as `StepEngine.tip` gives it.
     """
 
     branch_id: int

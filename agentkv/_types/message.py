@@ -16,13 +16,13 @@ _NUMBERED = re.compile("call([0-9]{5,9})")  # an id that `call_id` counts
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call of a tool that a message asks for.
+    """A tool call in a message.
 
     Attributes:
-        name: of the tool.
-        arguments: by name; None where they could not be read, and `error` says why.
-        id: what the tool's message names as its `call_id`; None where the caller gave none.
-        error: what is wrong with a call that must not run, such as one that was cut short; None for a good one.
+        name: name of the tool.
+        arguments: by name; None where they could not be parsed, with the reason in `error`.
+        id: the `call_id` of the tool's message that answers it; None where the caller gave none.
+        error: why the call must not run, such as a truncated one; None for a valid call.
     """
 
     name: str
@@ -38,13 +38,13 @@ class Message:
     Attributes:
         role: "system", "user", "assistant", "tool", or another one that the chat template knows.
         content: its text.
-        reasoning: what the model thought before it answered; None where nothing of the kind is known.
-        calls: the tools that it asks for.
-        name: of the tool that a tool's message comes from, or of who speaks.
+        reasoning: the model's reasoning before its answer; None where there is none.
+        calls: the tool calls.
+        name: name of the tool that a tool's message comes from, or of the speaker.
         call_id: id of the call that a tool's message answers.
-        start: the message is `branch.tokens[start:end]`. Of a generated one that is what was generated, without the
-            token that ended it; of others, what the template wrote for it. Where the template does not tell several
-            messages apart they share one span.
+        start: the message is `branch.tokens[start:end]`: for a generated one the generated tokens, without the token
+            that ended it; for others, the tokens that the template rendered. Messages that the template does not tell
+            apart share one span.
         end: see `start`.
     """
 
@@ -72,8 +72,8 @@ class Message:
 
 
 def call_id(number: int, of: str = "") -> str:
-    """The id of a conversation's call, counted from 0; or one that no call has in any other conversation, made of what
-    the calls are `of`. Nine letters and digits, as the strictest templates want."""
+    """The id of a conversation's call, counted from 0; with `of`, a hash of it and the number, which differs from the
+    ids in any other conversation. Nine letters and digits, as the strictest templates require."""
     if not of:
         return f"call{number:05d}"
     digest = hashlib.blake2b(f"{of} {number}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
@@ -81,14 +81,14 @@ def call_id(number: int, of: str = "") -> str:
 
 
 def calls_before(messages: Iterable[Mapping[str, Any]]) -> int:
-    """The number of the call that comes after those that messages make: none of them has its id."""
+    """Number of the first call after these messages, such that its id is none of theirs."""
     ids = [call.get("id") for message in messages for call in message.get("tool_calls") or ()]
     numbers = [int(found[1]) for name in ids if (found := _NUMBERED.fullmatch(name or ""))]
     return max([len(ids), *(number + 1 for number in numbers)])
 
 
 def message_of(message: Mapping[str, Any], start: int, end: int) -> Message:
-    """A chat message, as a template gets it, as users read it."""
+    """Converts a chat message, as templates take it, to a Message."""
     content = message.get("content")
     if isinstance(content, list):
         content = "".join(part["text"] for part in content)
@@ -105,7 +105,7 @@ def message_of(message: Mapping[str, Any], start: int, end: int) -> Message:
 
 
 def as_mapping(message: Message) -> dict[str, Any]:
-    """The chat message that a template gets for one that users read."""
+    """Converts a Message to a chat message, as templates take it."""
     content = message.content or (None if message.calls else "")
     mapping: dict[str, Any] = {"role": message.role, "content": content}
     if message.reasoning is not None:

@@ -1,4 +1,4 @@
-"""The results of verbs: generations, streamed tokens, choices."""
+"""Results of branch methods: generations, streamed tokens, choices."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ FinishReason = Literal["eos", "stop", "length", "context_full", "cancelled", "re
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens that a generation took.
+    """Token counts of a generation.
 
     Attributes:
-        prompt_tokens: tokens that the branch held before the generation.
-        completion_tokens: tokens that were generated, including an end-of-text token and those of a stop string.
+        prompt_tokens: tokens of the branch before the generation.
+        completion_tokens: generated tokens, including an end-of-text token and those of a stop string.
     """
 
     prompt_tokens: int
@@ -26,17 +26,17 @@ class Usage:
 
     @property
     def total_tokens(self) -> int:
-        """prompt_tokens + completion_tokens."""
+        """Sum of `prompt_tokens` and `completion_tokens`."""
         return self.prompt_tokens + self.completion_tokens
 
 
 class TopLogprob(NamedTuple):
-    """One of the most likely tokens in a place.
+    """One of the most likely tokens at a position.
 
     Attributes:
-        id: the token.
-        text: what it spells by itself; bytes that are not UTF-8 (a part of a character) replaced.
-        logprob: natural logarithm of the model's own probability of it.
+        id: id of the token.
+        text: text of the token by itself; bytes that are not UTF-8 (a part of a character) replaced.
+        logprob: natural logarithm of its probability under the model itself.
     """
 
     id: int
@@ -46,21 +46,21 @@ class TopLogprob(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Generation(Generic[Out_co]):
-    """The result of one `Branch.generate`; frozen. `Generation[T]` where T was asked for; plain text is str.
+    """The result of one `Branch.generate`; frozen. `Generation[T]` for an `output` of type T; plain text is str.
 
     Attributes:
         text: the generated text; the stop string and special tokens are left out, bytes that are not UTF-8 replaced.
-            It has whole characters: one that is cut off belongs to the generation that writes the rest of it.
+            It has whole characters: an incomplete one belongs to the generation that completes it.
         tokens: every token that entered the branch, including end of text and those of a stop string.
         logprobs: natural logarithm of the model's own probability of each token, one per token.
         finish_reason: "eos", "stop" (a stop string, or an `output` that nothing may follow), "length" (max_tokens),
             "context_full" or "cancelled"; "repetition" of an agent's message whose end is one period again and again.
         usage: token counts.
-        seed: the seed that was used; None when nothing was drawn at random and none was given.
-        top_logprobs: per token, the most likely tokens in its place, as many as were asked for, best first; the lower
-            id first where two tie. The token itself need not be among them. Empty where none were asked for.
-        seconds: that it took, from where the step loop began it; a wait for room included.
-        first_token_seconds: of these, until the first token was there; 0 where none came.
+        seed: the seed used; None when sampling was greedy and none was given.
+        top_logprobs: per token, the requested number of most likely tokens at its position, best first; the lower id
+            first where two tie. The token itself need not be among them. Empty where none were requested.
+        seconds: duration since the step loop began it, in seconds; a wait for room included.
+        first_token_seconds: time to the first token, in seconds; 0 where none came.
     """
 
     text: str
@@ -77,12 +77,11 @@ class Generation(Generic[Out_co]):
 
     @property
     def output(self) -> Out_co:
-        """The value that was asked for: the text, or what it stands for. Where the generation went on with an output
-        that was cut before, the value of the whole output.
+        """The text, or for an `output` type its value. After a resumed generation, the value of the whole output.
 
         Raises:
             OutputIncomplete: the generation ended early (`finish_reason` "length", "context_full" or "cancelled").
-            OutputInvalid: what was streamed is no value of the type.
+            OutputInvalid: the streamed text is no value of the type.
         """
         if self._fault is not None:
             raise self._fault
@@ -93,7 +92,7 @@ class Generation(Generic[Out_co]):
 
 
 def fault_of(generation: Generation[Any]) -> Exception | None:
-    """The error that `Generation.output` raises; None where there is a value."""
+    """The error that `Generation.output` raises; None if it has a value."""
     return generation._fault
 
 
@@ -102,10 +101,10 @@ class Token:
     """One item of a stream.
 
     Attributes:
-        id: the token; -1 for text that was held back (a possible stop string) and released by the end of the
+        id: id of the token; -1 for text that was withheld as a possible stop string and released by the end of the
             generation without a further token.
-        text: what it adds to the text; may be empty. The texts of a stream add up to `Generation.text`; of one that
-            is left, but for what might have become a stop string.
+        text: the text that it adds; may be empty. The texts of a stream add up to `Generation.text`; for a stream that
+            is left early, without a possible stop string at the end.
         logprob: natural logarithm of the model's own probability of the token.
         index: 0 for the first token of the generation.
         top_logprobs: as in `Generation.top_logprobs`, of this token.
@@ -126,9 +125,9 @@ class Choice(str):
 
     Attributes:
         text: the choice itself, as a plain str.
-        index: its place among the choices.
+        index: its index among the choices.
         logprob: natural logarithm of its probability as a continuation of the branch (summed over its tokens).
-        logprobs: the same for every choice, in the order given.
+        logprobs: `logprob` of every choice, in the order given.
     """
 
     __slots__ = ("index", "logprob", "logprobs")

@@ -15,14 +15,14 @@ CallStatus = Literal["done", "retry", "failed", "timeout", "invalid", "denied", 
 
 @dataclass(frozen=True, slots=True)
 class CallRequest:
-    """A call, as the model wrote it.
+    """A tool call, as the model wrote it.
 
     Attributes:
-        id: names the call within its turn.
-        name: of the tool.
+        id: unique within its turn.
+        name: name of the tool.
         arguments: as parsed, before the tool's own checks.
         error: why it cannot run, where it is no complete call; None otherwise.
-        rescued: the spelling it was written in, where that is not the format's: "json", "python" or "tag".
+        rescued: its spelling, where that is not the format's: "json", "python" or "tag".
     """
 
     id: str
@@ -34,21 +34,21 @@ class CallRequest:
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """A call and what became of it.
+    """A tool call and its outcome.
 
     Attributes:
-        id: names the call within its turn.
-        name: of the tool.
+        id: unique within its turn.
+        name: name of the tool.
         arguments: as the model wrote them.
-        result: what the tool returned; None where it did not.
-        error: what the model reads instead of a result; None where there is one.
-        seconds: from its start to its end, waits for approval and other attempts included.
+        result: return value of the tool; None where it did not return.
+        error: the text that the model reads instead of a result; None where there is a result.
+        seconds: from its start to its end, in seconds, waits for approval and other attempts included.
         status: "done", "retry" (the tool raised kv.Retry), "failed" (another exception), "timeout", "invalid" (no such
             tool, one that may not be called now, or arguments that it does not take), "denied", "repeated" (not run:
             the turn had made the same call, and nothing else since), or "cancelled" (begun, and ended with its turn).
-        content: what the model reads.
-        attempts: how often the function was called; 0 where it never ran.
-        rescued: as of the request.
+        content: the text that the model reads.
+        attempts: number of times that the function was called; 0 where it never ran.
+        rescued: as in CallRequest.
     """
 
     id: str
@@ -64,7 +64,7 @@ class CallRecord:
 
     @property
     def ran(self) -> bool:
-        """Was the function called, so that it may have had effects?"""
+        """Whether the function was called, so that it may have had effects."""
         return self.attempts > 0
 
 
@@ -72,7 +72,7 @@ Out = TypeVar("Out")
 
 
 class MissingOutput:
-    """Stands where there is no output."""
+    """Type of the placeholder for a missing output."""
 
     def __repr__(self) -> str:
         return "MISSING"
@@ -83,16 +83,16 @@ MISSING = MissingOutput()
 
 @dataclass(frozen=True, slots=True)
 class Run(Generic[Out]):
-    """One turn of an agent: `agent.run`; as `error.run`, what was done until the turn ended early.
+    """One turn of an agent: `agent.run`; as `error.run`, the partial turn before the error.
 
     Attributes:
-        text: the last message's content; of a turn that ended early, what there was of it.
-        calls: in the order in which the model wrote them, with what became of each.
-        messages: of the turn: the question, the model's messages with their calls, the results.
-        usage: tokens that were generated in all rounds, and those that the branch held beside them at the end.
-        rounds: messages that the model wrote.
-        seconds: that the turn took.
-        warnings: what looks wrong though nothing failed, each with what may help.
+        text: the last message's content; after an early end, the part that was written.
+        calls: the calls with their outcomes, in the order in which the model wrote them.
+        messages: the messages of the turn: the question, the model's messages with their calls, the results.
+        usage: tokens generated in all rounds, and the other tokens of the branch at the end.
+        rounds: number of messages that the model wrote.
+        seconds: duration of the turn, in seconds.
+        warnings: suspicious facts though nothing failed, each with advice.
     """
 
     text: str
@@ -106,12 +106,12 @@ class Run(Generic[Out]):
 
     @property
     def rescued(self) -> int:
-        """Calls that were written otherwise than the model's format has them, and read all the same."""
+        """Number of calls that were parsed though written in another spelling than the model's format."""
         return sum(call.rescued is not None for call in self.calls)
 
     @property
     def output(self) -> Out:
-        """What the agent was asked for: the text, or a value of the type that it was given as `output`.
+        """The answer: the text, or a value of the agent's `output` type.
 
         Raises OutputIncomplete for a turn that ended early.
         """
@@ -125,15 +125,15 @@ class Run(Generic[Out]):
 
 @dataclass(frozen=True, slots=True)
 class Step(Generic[Out]):
-    """One message of the model, and the calls that it made: `agent.step`.
+    """One message of the model, and its calls: `agent.step`.
 
     Attributes:
         text: the message's content.
-        reasoning: what the model thought before it.
-        calls: with what became of each; their results are on the branch.
+        reasoning: the model's reasoning before it.
+        calls: the calls with their outcomes; their results are on the branch.
         generation: the tokens of the message.
-        call_probability: how likely the model says that a tool is made for the request, from 0 to 1; None where the
-            agent has no `call_threshold`, another message than the first is asked for, or no branch was free to ask on.
+        call_probability: the model's own probability that the request needs a tool, from 0 to 1; None where the agent
+            has no `call_threshold`, this is not the turn's first message, or no branch was free for the question.
     """
 
     text: str
@@ -145,12 +145,12 @@ class Step(Generic[Out]):
 
     @property
     def done(self) -> bool:
-        """Is it the answer: a message that made no calls, or a call of the agent's final tool?"""
+        """Whether this is the answer: a message without calls, or a call of the agent's final tool."""
         return self._output is not MISSING
 
     @property
     def output(self) -> Out:
-        """The answer, as the agent's `output` has it. Raises OutputIncomplete where the message made calls."""
+        """The answer, of the agent's `output` type. Raises OutputIncomplete where the message made calls."""
         if not self.done:
             raise OutputIncomplete("this message made calls and is no answer; take another step")
         return cast(Out, self._output)

@@ -1,4 +1,4 @@
-"""How tokens are drawn."""
+"""Sampling parameters: how the next token is chosen."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
 class Sampling(BaseModel):
-    """How the next token is drawn; frozen.
+    """Sampling parameters; frozen.
 
     Applied in this order: repetition, presence and frequency penalties, logit bias, temperature, top_k, top_p, min_p,
     draw. Log-probabilities that are reported are the model's own, before all of these.
@@ -30,11 +30,11 @@ class Sampling(BaseModel):
         top_k: keep the k most likely tokens; 0 keeps all.
         top_p: keep the fewest tokens whose probabilities sum to at least this; 1 keeps all.
         min_p: keep tokens at least this fraction as likely as the most likely one; 0 keeps all.
-        repetition_penalty: above 1, tokens that the branch already holds become less likely; 1 leaves them. It divides
+        repetition_penalty: above 1, tokens that are already in the branch become less likely; 1 leaves them. It divides
             positive logits and multiplies negative ones (Keskar et al. 2019), as transformers does.
         presence_penalty: from -2 to 2, subtracted from the logits of the tokens that this generation has made so far.
         frequency_penalty: from -2 to 2, subtracted as well, once for each time that it has made the token. Both are
-            OpenAI's: they count what is generated and not the prompt, and each call of `generate` begins anew.
+            OpenAI's: they count generated tokens, not the prompt, and each call of `generate` starts at zero.
         logit_bias: token id to a number from -100 to 100 that is added to its logit: 1 makes a token e times as likely
             beside the others, -100 all but rules it out.
         seed: 0 <= seed < 2**63. None draws one, reported as `Generation.seed`. The draw at a position depends on the
@@ -68,25 +68,25 @@ class Sampling(BaseModel):
 
     @property
     def greedy(self) -> bool:
-        """Is the most likely token always taken?"""
+        """Whether the most likely token is always taken."""
         return self.temperature == 0
 
     def drawn_seed(self) -> int | None:
-        """The seed that a generation uses: the given one, a fresh one when it draws at random, else None."""
+        """Returns the seed of one generation: the given one, else a fresh one if sampling is random, else None."""
         if self.seed is not None or self.greedy:
             return self.seed
         return secrets.randbits(_SEED_BITS)
 
 
 def native_sampling(sampling: Sampling) -> engine.Sampling:
-    """The same fields for the step loop; the seed goes with a generation's options, because it may be drawn."""
+    """Converts to the native type, without the seed: that goes with a generation's options, since it may be drawn."""
     from agentkv_runtime import engine
 
     return engine.Sampling(**sampling.model_dump(exclude={"seed"}, exclude_none=True))
 
 
 def native_options(*, sampling: Sampling, **options: Any) -> engine.GenerateOptions:
-    """A generation as the native engine takes it."""
+    """Builds the native engine's options of one generation."""
     from agentkv_runtime import engine
 
     return engine.GenerateOptions(sampling=native_sampling(sampling), **options)

@@ -9,7 +9,7 @@ _REPR.maxstring = _REPR.maxother = 60
 
 
 def preview(value: object) -> str:
-    """The type of a value and the beginning of its repr, whatever that raises."""
+    """The type of a value and the beginning of its repr, at most 60 characters; a placeholder if `repr` raises."""
     try:
         text = _REPR.repr(value)
     except Exception:
@@ -18,7 +18,7 @@ def preview(value: object) -> str:
 
 
 def safe_str(error: BaseException) -> str:
-    """What an exception says, whatever its `__str__` does; lone surrogates, which no token spells, as `?`."""
+    """The message of an exception, with lone surrogates as `?`; a placeholder if its `__str__` raises."""
     try:
         return str(error).encode("utf-8", "replace").decode()
     except Exception:

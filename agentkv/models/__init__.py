@@ -1,4 +1,4 @@
-"""Models that come with agentkv."""
+"""Models packaged with agentkv."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ __all__ = ["nano"]
 def nano(draft: bool = False) -> Path:
     """Path of the packaged nano model: a model folder for `Context.open`, small enough for demos and tests.
 
-    With `draft` it must hold the draft head that `kv.spec.Eagle()` runs. Raises ModelError where the installation lacks
-    what was asked for.
+    With `draft` it must also contain the draft head that `kv.spec.Eagle()` runs. Raises ModelError if the installation
+    lacks either.
     """
     draft = checked_bool(draft, "draft")
     folder = Path(__file__).parent / "nano"

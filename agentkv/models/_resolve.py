@@ -1,4 +1,4 @@
-"""Names of models, made folders: the one place for it."""
+"""Resolves names of models to folders or files."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+(/[\w.-]+(?i:\.gguf))?(@[\w./-]+)?")
 
 
 def folder_called(path: Path, *, backend: str | None = None, quant: str | None = None) -> Path:
-    """The folder or file that a path or a name means: what lies there, a model that was pulled, `nano`, or a file in
-    the store of another program.
+    """Resolves a path or name to a folder or file: an existing path, a pulled model, `nano`, or a file in another
+    program's store.
 
-    A path where nothing is comes back as it is: opening it says so. Raises ModelError for what looks like a name and is
-    none, StoreError for a model that was pulled with other options or that another program does not have.
+    A path that does not exist is returned unchanged: opening it reports that. Raises ModelError for an unknown name,
+    StoreError for a model that was pulled with other options or that another program does not have.
     """
     from agentkv_runtime.store.entries import find
     from agentkv_runtime.store.names import canonical, file_called
@@ -39,7 +39,7 @@ def folder_called(path: Path, *, backend: str | None = None, quant: str | None =
 
 
 def _refusal(name: str) -> str | None:
-    """Why what looks like a name means nothing here; None for a path."""
+    """Error message for an unknown name; None for a path."""
     from agentkv_runtime.store.catalogue import listed
     from agentkv_runtime.store.names import did_you_mean
 

@@ -1,4 +1,5 @@
-"""Speculation: guesses of what a branch goes on with, checked many at a time. They change how fast, never what.
+"""Speculation: drafts of a branch's continuation, verified many tokens at a time. They change the speed, never the
+output.
 
 async with kv.Context.open(model, speculative=kv.spec.PromptLookup()) as ctx: ...  # for every generation
 await branch.generate(speculative=kv.spec.Eagle())  # for one

@@ -1,4 +1,4 @@
-"""Bases of the strategies that come with agentkv, and the settings that those with a program share."""
+"""Bases of the built-in strategies, and the settings that those with a draft program share."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from agentkv_runtime.speculation import Drafter
 
 
-MOST_NODES = 64  # of one draft
+MOST_NODES = 64  # per draft
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftTarget:
-    """The open model that is drafted for."""
+    """The open model that drafts are for."""
 
     path: Path
     folder: ModelFolder | None  # None where torch runs a Hugging Face folder
@@ -40,22 +40,22 @@ class DraftTarget:
 
 
 class BuiltIn(ABC):
-    """A strategy as settings, from which each Context opens a drafter of its own."""
+    """A strategy given by settings, from which each Context opens its own drafter."""
 
     @abstractmethod
     def _open(self, target: DraftTarget) -> Drafter:
-        """The drafter, made on the thread of the step loop."""
+        """Makes the drafter, on the step loop's thread."""
 
 
 def check_adaptive(adaptive: object) -> None:
-    """Raises InvalidInput for anything but a bool."""
+    """Raises InvalidInput unless `adaptive` is a bool."""
     if not isinstance(adaptive, bool):
         raise InvalidInput(f"adaptive is {preview(adaptive)}, but it must be True or False")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TreeDrafts(BuiltIn):
-    """How trees are grown: `width` nodes per level, `top_k` children each."""
+    """Settings of draft trees: `width` nodes per level, `top_k` children each."""
 
     width: int = 8
     top_k: int = 8

@@ -1,4 +1,4 @@
-"""What strategies of users propose, looked at before the engine sees it: as much as there is room for, in one pass."""
+"""Validates the drafts of users' strategies before the engine gets them: up to `limit` nodes, in one pass."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class CheckedStrategy:
-    """A strategy whose drafts are trees of tokens of the vocabulary, with no more nodes than there is room for."""
+    """A strategy whose drafts are valid trees of vocabulary tokens with at most `limit` nodes."""
 
     def __init__(self, strategy: Strategy, vocab_size: int) -> None:
         self._strategy = strategy
@@ -29,19 +29,20 @@ class CheckedStrategy:
         self.observe = getattr(strategy, "observe", None)
 
     def propose(self, branch: int, tokens: NDArray[np.int32], limit: int) -> Draft | None:
-        """What the strategy proposes. Raises InvalidInput for what is no draft."""
+        """The strategy's draft, checked. Raises InvalidInput for an invalid one."""
         answer = self._strategy.propose(branch, tokens, limit)
         return None if answer is None else checked_draft(answer, self._vocab_size, limit)
 
 
 def checked(strategy: Strategy, vocab_size: int) -> CheckedStrategy:
-    """The strategy, its drafts checked. It has the name of the strategy's class, which errors of the engine say."""
+    """Wraps a strategy to check its drafts. The wrapper's class has the name of the strategy's, for the engine's
+    errors."""
     named: type[CheckedStrategy] = type(type(strategy).__name__, (CheckedStrategy,), {})
     return named(strategy, vocab_size)
 
 
 def checked_draft(answer: Any, vocab_size: int, limit: int) -> Draft:
-    """The first nodes of a draft. Raises InvalidInput where they are no tree of tokens; no others are looked at."""
+    """The first `limit` nodes of a draft; no others are read. Raises InvalidInput unless they are a tree of tokens."""
     if not all(hasattr(answer, name) for name in ("tokens", "parents", "confidence")):
         raise InvalidInput(f"it returned {preview(answer)}, but it must return None or a kv.spec.Draft")
     _check_lengths(answer)
@@ -59,7 +60,7 @@ def checked_draft(answer: Any, vocab_size: int, limit: int) -> Draft:
 
 
 def _check_lengths(answer: Any) -> None:
-    """Of all of it, where that can be told without a look at the nodes."""
+    """Compares the lengths of the whole draft, where they are known without reading the nodes."""
     given = (answer.tokens, answer.parents, answer.confidence)
     tokens, parents, confidences = (len(each) if isinstance(each, Sized) else None for each in given)
     if len({tokens, parents, confidences} - {None}) > 1:

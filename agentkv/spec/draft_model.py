@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DraftModel(TreeDrafts):
-    """Guesses what a smaller model with the same tokenizer would say.
+    """Drafts the continuation that a smaller model with the same tokenizer would generate.
 
-    A tree per branch; each level of it costs the smaller model one forward, for all branches together.
+    Drafts a tree per branch; each level costs the smaller model one forward, for all branches together.
 
     Attributes:
-        path: its model folder, as `agentkv export` writes it; or the name of a model that was pulled, or `nano`.
-        width: nodes per branch that a level goes on from: those that are the most likely to be reached.
-        top_k: tokens that are tried after each of them.
-        adaptive: drafts follow what they have cost and brought; False always verifies all that there is room for.
+        path: its model folder, as `agentkv export` writes it; or the name of a pulled model, or `nano`.
+        width: nodes per branch that a level continues: the ones most likely to be reached.
+        top_k: tokens tried after each of them.
+        adaptive: adjust drafts to their measured cost and benefit; False always verifies as many nodes as fit.
     """
 
     path: str | Path

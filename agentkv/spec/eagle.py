@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Eagle(TreeDrafts):
-    """Guesses with an EAGLE-3 head: one decoder layer over the model's own low, middle and high hidden states.
+    """Drafts with an EAGLE-3 head: one decoder layer over the model's own low, middle and high hidden states.
 
-    The model must give out its features (`agentkv export --features`); `agentkv export-draft` makes the head.
+    The model must output its features (`agentkv export --features`); `agentkv export-draft` makes the head.
 
     Attributes:
-        path: folder that holds the head's draft.pte, or the file; None for the model's own folder.
-        width: nodes per branch that a level goes on from: those that are the most likely to be reached.
-        top_k: tokens that are tried after each of them.
-        adaptive: drafts follow what they have cost and brought; False always verifies all that there is room for.
+        path: folder with the head's draft.pte, or that file; None for the model's own folder.
+        width: nodes per branch that a level continues: the ones most likely to be reached.
+        top_k: tokens tried after each of them.
+        adaptive: adjust drafts to their measured cost and benefit; False always verifies as many nodes as fit.
     """
 
     path: str | Path | None = None

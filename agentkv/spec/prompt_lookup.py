@@ -1,4 +1,4 @@
-"""Speculation from text that was there before."""
+"""Speculation from earlier text."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _LONGEST = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class PromptLookup(BuiltIn):
-    """Guesses that a branch goes on as the same text did before: in its own history, or in any branch's of the Context.
+    """Drafts what followed the same text earlier: in the branch's own history, or in any other branch of the Context.
 
-    Needs no second model and costs no forward. Pays where output repeats input: tool calls, quotes, edits, code.
+    Needs no second model and costs no forward. Pays off where output repeats input: tool calls, quotes, edits, code.
 
     Attributes:
-        max_ngram: tokens at the end of a branch that are compared at most; the longest match is followed.
-        min_ngram: tokens that must agree.
-        max_nodes: of a draft, at most 64.
-        width: continuations that differ which a draft follows at most.
-        adaptive: drafts follow what they have cost and brought; False always verifies all that there is room for.
+        max_ngram: maximum number of tokens at a branch's end to compare; the longest match is followed.
+        min_ngram: minimum number of tokens that must match.
+        max_nodes: maximum nodes of a draft, 1 to 64.
+        width: maximum number of different continuations in a draft.
+        adaptive: adjust drafts to their measured cost and benefit; False always verifies as many nodes as fit.
     """
 
     max_ngram: int = 16

@@ -1,4 +1,4 @@
-"""The interface of a speculation strategy, for those who write their own."""
+"""Interface of custom speculation strategies."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Draft:
     Attributes:
         tokens: the token of each node. Two children of one node must differ.
         parents: the index of each node's parent, an earlier node, or -1 for those that follow the branch's last token.
-        confidence: how likely each node is right where its parent is, above 0 and at most 1; None where the strategy
-            cannot say. Measured against what became of earlier nodes, so that only the order of the values matters.
+        confidence: probability of each node given that its parent is right, above 0 and at most 1; None if the strategy
+            has none. Calibrated on the outcome of earlier nodes, so that only the order of the values matters.
     """
 
     tokens: Ints
@@ -32,7 +32,8 @@ class Draft:
 
     @classmethod
     def chain(cls, tokens: Iterable[int], confidence: Floats | None = None) -> Draft:
-        """The draft in which each token follows the one before it. Raises InvalidInput for what is no token id."""
+        """The draft in which each token follows the one before it. Raises InvalidInput for a value that is no token
+        id."""
         try:
             nodes = [int(token) for token in tokens]
         except (TypeError, ValueError, OverflowError) as error:
@@ -41,10 +42,10 @@ class Draft:
 
 
 class Strategy(Protocol):
-    """What proposes drafts: any object with `propose`.
+    """Proposes drafts: any object with `propose`.
 
-    The model checks a draft in one forward and goes on with what it would have said anyway: a wrong draft costs time,
-    never changes the output. This is a whole strategy:
+    The model verifies a draft in one forward and generates the same tokens as without it: a wrong draft costs time, and
+    never changes the output. This is a complete strategy:
 
         class LastTime:
             '''Guesses that what followed the last two tokens before follows them again.'''
@@ -64,23 +65,24 @@ class Strategy(Protocol):
     A strategy may also have
 
     - `observe(branch, first, tokens, features)`: the model has run `tokens` (int32 [n]) of a branch, at positions
-      `first` to `first + n`, for good; features: float32 [n, F] where the model gives out features, else None. Comes
-      for every branch from the moment that the strategy is first used. After a rollback, and on a fork, positions
-      do not go on where the last call ended;
-    - `adaptive = False`: always verify all that is proposed, where there is room. By default drafts follow what they
-      have cost and brought, and fall back to plain decoding for as long as they do not pay.
+      `first` to `first + n`, for good; features: float32 [n, F] where the model outputs features, else None. Called
+      for every branch from the first use of the strategy on. After a rollback, and on a fork, positions do not
+      continue where the last call ended;
+    - `adaptive = False`: always verify as many proposed nodes as fit. By default drafts adjust to their measured cost
+      and benefit, and fall back to plain decoding for as long as they do not pay off.
 
     Both methods run on the thread of the step loop, between two forwards: they must be quick, and must not call into
-    the Context. What they raise ends the generations that asked, as StepFailed. A Context binds an object when it first
-    sees it and keeps it: make one and pass it again, rather than a new one per call; use it in one Context at a time.
+    the Context. An exception from them ends the generations that use the strategy, as StepFailed. A Context binds an
+    object on its first use and keeps it: make one and pass it again, rather than a new one per call; use it in one
+    Context at a time.
     """
 
     def propose(self, branch: int, tokens: NDArray[np.int32], limit: int) -> Draft | None:
-        """What may follow a branch, or None for no guess.
+        """Proposes a continuation of a branch, or None for no draft.
 
         Args:
             branch: `Branch.id`.
             tokens: the whole branch, int32 [n]; a copy.
-            limit: nodes that there is room for, at least 1; further ones are dropped.
+            limit: number of nodes that fit, at least 1; further ones are dropped.
         """
         ...

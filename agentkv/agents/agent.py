@@ -42,7 +42,6 @@ from .trunks import TrunkCache, warn_missing_tools
 from .turn import Turn
 
 if TYPE_CHECKING:
-    from .._context.context import Context
     from .._types.checks import Prompt
     from .._types.run import Run, Step
     from .._types.sampling import Sampling

@@ -177,3 +177,16 @@ def test_no_class_is_a_mixin() -> None:
         and any(isinstance(line, ast.Raise) and "NotImplementedError" in ast.dump(line) for line in node.body)
     ]
     assert stubs == []
+
+
+# Public classes that a framework, or a place of the SDK, gives this name.
+TWICE = {"ChatModel", "Model"}
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    found: dict[str, list[str]] = {}
+    for module in modules():
+        for node in tree_of(module).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(module)
+    assert {name: where for name, where in found.items() if len(where) > 1 and name not in TWICE} == {}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .._types.errors import InvalidInput, ModelError
-from .results import Result
+from .results import BenchResult
 
 _INK, _MUTED = "#1f2933", "#9aa5b1"
 _BAR, _PLAIN_BAR = "#2f6f9f", "#c3ccd5"
@@ -22,7 +22,7 @@ def check_matplotlib() -> None:
         ) from error
 
 
-def draw(results: Sequence[Result], path: Path, title: str) -> None:
+def draw(results: Sequence[BenchResult], path: Path, title: str) -> None:
     """Writes two rows of bars, one bar per strategy: tokens per forward, and speed beside plain decoding's.
 
     Raises InvalidInput for an unknown image suffix, and OSError if the file cannot be written.

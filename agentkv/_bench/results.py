@@ -38,7 +38,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class BenchResult:
     """A strategy's results over all prompts and repetitions.
 
     Attributes:
@@ -65,7 +65,7 @@ class Result:
     same_output: bool
 
     @classmethod
-    def of(cls, name: str, samples: Sequence[Sample], plain: Sequence[Sample]) -> Result:
+    def of(cls, name: str, samples: Sequence[Sample], plain: Sequence[Sample]) -> BenchResult:
         """Sums up a strategy's samples, relative to those of plain decoding."""
         tokens = sum(sample.tokens for sample in samples)
         per_repetition = sum(sample.tokens for sample in {sample.group: sample for sample in samples}.values())

@@ -14,11 +14,11 @@ from .._model.drafters import Speculative
 from .._types.results import Generation
 from .._types.sampling import Sampling
 from .prompts import BenchPrompt
-from .results import PLAIN, Result, Sample
+from .results import PLAIN, BenchResult, Sample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class BenchSettings:
     """Parameters of a measurement."""
 
     branches: int
@@ -38,9 +38,9 @@ async def measure(
     model: Path,
     strategies: Mapping[str, Speculative],
     prompts: Sequence[BenchPrompt],
-    settings: Settings,
+    settings: BenchSettings,
     progress: Callable[[], None] = lambda: None,
-) -> list[Result]:
+) -> list[BenchResult]:
     """Measures plain decoding and each strategy over all prompts, `settings.branches` at a time.
 
     Each repetition begins in new Contexts, so that nothing is drafted from an earlier answer. The first eighth of the
@@ -69,10 +69,10 @@ async def measure(
                     if number >= warm:
                         samples[name].append(sample)
                     progress()
-    return [Result.of(name, samples[name], plain=samples[PLAIN]) for name in names]
+    return [BenchResult.of(name, samples[name], plain=samples[PLAIN]) for name in names]
 
 
-async def _sample(ctx: Context, number: int, group: Sequence[BenchPrompt], settings: Settings) -> Sample:
+async def _sample(ctx: Context, number: int, group: Sequence[BenchPrompt], settings: BenchSettings) -> Sample:
     branches = [await prompt.branch(ctx) for prompt in group]
     before = ctx.stats
     start = perf_counter()

@@ -35,7 +35,7 @@ from .stream import DEFAULT_BUFFER, Keep, TokenStream
 
 if TYPE_CHECKING:
     from .._engine.commands import Worker
-    from .._engine.interface import Finished
+    from .._engine.interface import FinishedJob
     from .._storage.load import Loaded
     from .._types.sampling import Sampling
     from ..output.constraint import Constraint
@@ -372,7 +372,7 @@ class Branch:
         texts, encoded = await self._handle.core.chat.encoder.choices(choices)
         await self._handle.ready("select")
 
-        def finish(finished: Finished) -> list[float]:
+        def finish(finished: FinishedJob) -> list[float]:
             check_finished(finished)
             return list(finished.scores)
 
@@ -390,7 +390,7 @@ class Branch:
         """
         await self._handle.ready("logits")
 
-        def finish(finished: Finished) -> NDArray[np.float32]:
+        def finish(finished: FinishedJob) -> NDArray[np.float32]:
             check_finished(finished)
             assert finished.logits is not None
             return finished.logits

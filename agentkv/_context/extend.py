@@ -15,7 +15,7 @@ from .overflow import OverflowHandler
 if TYPE_CHECKING:
     from .._chat.conversation import Conversation
     from .._chat.rerender import PromptUpdate
-    from .._engine.interface import Finished, StepEngine
+    from .._engine.interface import FinishedJob, StepEngine
     from .._engine.loop import StepLoop
     from .._state.branch_state import BranchState
     from .branch import Branch
@@ -62,7 +62,7 @@ class ExtendJob(Job[None]):
     def _begin(self) -> None:
         self._history.pending_conversation = self._coming
 
-    def _end(self, finished: Finished) -> None:
+    def _end(self, finished: FinishedJob) -> None:
         self._history.pending_conversation = None
         check_finished(finished)
         assert self._coming is not None

@@ -23,7 +23,7 @@ from .overflow import run_generation
 from .thinking import check_thinking, thought_in, thought_of
 
 if TYPE_CHECKING:
-    from .._engine.interface import Finished, StepEngine
+    from .._engine.interface import FinishedJob, StepEngine
     from .._model.drafters import Speculative
     from .._state.branch_state import BranchState
     from .branch import Branch
@@ -103,21 +103,21 @@ class GenerationRequest:
         )
         return engine.generate(self.branch, options)
 
-    def finish(self, finished: Finished) -> Generation[Any]:
+    def finish(self, finished: FinishedJob) -> Generation[Any]:
         """Converts the engine's report to the result; raises the error that ended it."""
         check_finished(finished)
         assert finished.finish_reason is not None
         text = text_of_generation(self.begun + finished.text, finished.finish_reason)
         return self._generation(finished, len(finished.tokens), text, finished.finish_reason)
 
-    def cut(self, finished: Finished, kept: int) -> Generation[Any]:
+    def cut(self, finished: FinishedJob, kept: int) -> Generation[Any]:
         """The result if only the first `kept` tokens stay: later ones, and an error after them, are ignored."""
         text = text_of_generation(
             self.begun + self.home.chat.detokenizer.visible_bytes(finished.tokens[:kept]), "cancelled"
         )
         return self._generation(finished, kept, text, "cancelled")
 
-    def _whole(self, finished: Finished) -> str:
+    def _whole(self, finished: FinishedJob) -> str:
         """Text of the whole output, including the parts made by earlier generations."""
         began = finished.output_began if finished.output_began >= 0 else finished.prompt_tokens
         history, spelled = self.home.states[self.branch], self.home.chat.detokenizer.visible_bytes
@@ -127,7 +127,7 @@ class GenerationRequest:
             text = text[len(spelled(said[: thought_in(self.home, history, began, said)])) :]
         return text.decode("utf-8", "replace")
 
-    def _generation(self, finished: Finished, kept: int, text: str, reason: FinishReason) -> Generation[Any]:
+    def _generation(self, finished: FinishedJob, kept: int, text: str, reason: FinishReason) -> Generation[Any]:
         whole = partial(self._whole, finished) if self.output.constraint is not None else lambda: text
         value, fault = self.output.outcome(whole, reason)
         return Generation(

@@ -14,7 +14,7 @@ from .handle import handle_of
 
 if TYPE_CHECKING:
     from .._chat.rerender import PromptUpdate
-    from .._engine.interface import Finished, StepEngine
+    from .._engine.interface import FinishedJob, StepEngine
     from .._state.branch_state import BranchStates
     from .branch import Branch
     from .core import ContextCore
@@ -72,7 +72,7 @@ class PromptJob(Job[None]):
         if self._source is None or self.branch != self._source.branch:
             worker.close(self.branch)
 
-    def _end(self, finished: Finished) -> None:
+    def _end(self, finished: FinishedJob) -> None:
         check_finished(finished)
         if self._conversation is not None:
             self._histories[self.branch].set_conversation(self._conversation)

@@ -13,7 +13,7 @@ from .handle import handle_of
 if TYPE_CHECKING:
     from agentkv_runtime.engine import StoredBranch
 
-    from .._engine.interface import Finished, PublishingEngine, StepEngine
+    from .._engine.interface import FinishedJob, PublishingEngine, StepEngine
     from .core import ContextCore
     from .overflow import Overflow
 
@@ -47,7 +47,7 @@ async def attach(home: ContextCore, name: str, overflow: Overflow | None) -> Bra
         created.append(branch)
         return engine.attach(branch, name)
 
-    def finish(finished: Finished) -> int:
+    def finish(finished: FinishedJob) -> int:
         check_finished(finished)
         published: PublishedBranch = finished.published  # type: ignore[attr-defined]
         home.states[created[0]].restore(published.conversation(), published.marks)

@@ -20,7 +20,7 @@ from .extend import open_turn
 from .overflow import OverflowHandler
 
 if TYPE_CHECKING:
-    from .._engine.interface import Emitted, Finished, StepEngine
+    from .._engine.interface import Emitted, FinishedJob, StepEngine
     from .branch import Branch
     from .generate import GenerationRequest
 
@@ -61,7 +61,7 @@ class TokenStream(Generic[Out_co]):
         self._left = False  # nothing is handed out any more
         self._gone = False  # whether the branch was closed when the block ended
         self._read = 0  # number of tokens read
-        self._finished: Finished | None = None
+        self._finished: FinishedJob | None = None
         self._tokens: deque[Token] = deque()
         self._count = 0
         self._shown = 0  # characters in the texts of the tokens so far
@@ -207,7 +207,7 @@ class TokenStream(Generic[Out_co]):
             self._shown += len(text)
         self._wake()
 
-    def _end(self, finished: Finished) -> Generation[Any]:
+    def _end(self, finished: FinishedJob) -> Generation[Any]:
         self._finished = finished
         generation = self._request.finish(finished)
         if self._left:

@@ -16,7 +16,7 @@ import anyio
 from .._types.errors import BranchClosed, from_native
 
 if TYPE_CHECKING:
-    from .interface import CellStore, Finished, StepEngine
+    from .interface import CellStore, FinishedJob, StepEngine
 
 T = TypeVar("T")
 
@@ -168,7 +168,7 @@ class Job(Awaited[T]):
     def __init__(
         self,
         start: Callable[[StepEngine], int],
-        finish: Callable[[Finished], T],
+        finish: Callable[[FinishedJob], T],
         undo: Callable[[Worker], None] | None = None,
     ) -> None:
         super().__init__()
@@ -184,7 +184,7 @@ class Job(Awaited[T]):
     def wait_for_room(self) -> None:
         """Called on the event loop when the engine has no room for the job."""
 
-    def end(self, worker: Worker, finished: Finished) -> None:
+    def end(self, worker: Worker, finished: FinishedJob) -> None:
         """Called on the thread when the engine has ended the job."""
         if self._undo is not None and (finished.error is not None or finished.finish_reason == "cancelled"):
             self._undo(worker)
@@ -200,7 +200,7 @@ class Job(Awaited[T]):
         else:
             worker.engine.undo(self.id)
 
-    def _settle(self, finished: Finished) -> None:
+    def _settle(self, finished: FinishedJob) -> None:
         if self.settled.is_set():
             return
         try:
@@ -272,7 +272,7 @@ class Unpin(Command):
         worker.engine.unpin(self._hold)
 
 
-def check_finished(finished: Finished) -> None:
+def check_finished(finished: FinishedJob) -> None:
     """Raises the error that ended a job: its failure, or the close of its branch. A truncated generation is not a
     failure."""
     if finished.error is not None:

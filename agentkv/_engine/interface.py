@@ -62,7 +62,7 @@ class Emitted(Protocol):
     def top_logprobs(self) -> list[tuple[int, float]]: ...
 
 
-class Finished(Protocol):
+class FinishedJob(Protocol):
     """The end of a job; `kind` ("extend", "generate", "logits", "select") says which fields are filled."""
 
     @property
@@ -125,7 +125,7 @@ class StepReport(Protocol):
     @property
     def emitted(self) -> Sequence[Emitted]: ...
     @property
-    def finished(self) -> Sequence[Finished]: ...
+    def finished(self) -> Sequence[FinishedJob]: ...
     @property
     def out_of_room(self) -> Sequence[int]: ...
 
@@ -285,7 +285,7 @@ class StepEngine(Protocol):
         """Ids of the branches, oldest first."""
 
     def set_digests(self, on: bool) -> None:
-        """Sets whether generations digest the rows of logits that they sample from. See `Finished.digests`."""
+        """Sets whether generations digest the rows of logits that they sample from. See `FinishedJob.digests`."""
 
 
 class PublishingEngine(StepEngine, Protocol):
@@ -295,7 +295,7 @@ class PublishingEngine(StepEngine, Protocol):
         """Publishes the branch's present state on the server. Returns the job."""
 
     def attach(self, branch: int, name: str) -> int:
-        """Fills an empty branch with a published one, which `Finished.published` has. Returns the job."""
+        """Fills an empty branch with a published one, which `FinishedJob.published` has. Returns the job."""
 
 
 class CellStore(Protocol):

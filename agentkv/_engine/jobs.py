@@ -10,7 +10,7 @@ import anyio
 from .commands import Command, Job, Worker
 
 if TYPE_CHECKING:
-    from .interface import Emitted, Finished, StepEngine
+    from .interface import Emitted, FinishedJob, StepEngine
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ class GenerationJob(Job[T]):
 
     __slots__ = ("_full", "_stirred")
 
-    def __init__(self, start: Callable[[StepEngine], int], finish: Callable[[Finished], T]) -> None:
+    def __init__(self, start: Callable[[StepEngine], int], finish: Callable[[FinishedJob], T]) -> None:
         super().__init__(start, finish)
         self._full = False
         self._stirred = anyio.Event()
@@ -59,7 +59,7 @@ class StreamJob(Job[T]):
     def __init__(
         self,
         start: Callable[[StepEngine], int],
-        finish: Callable[[Finished], T],
+        finish: Callable[[FinishedJob], T],
         feed: Callable[[list[Emitted]], None],
         heard: Callable[[], None],
         urgent: Container[int] | None = None,

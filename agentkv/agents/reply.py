@@ -29,7 +29,7 @@ Written = Callable[[ParsedCall, bool], None]
 _LOOKED_AT = 64  # so often a message is read that nobody listens to, for text that repeats itself
 
 
-class Reply:
+class MessageReply:
     """A message that is generated on a leased branch. `message` and `generation` are set once `read` returns.
 
     Attributes:

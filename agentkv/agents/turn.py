@@ -29,7 +29,7 @@ from .._types.show import safe_str
 from .call_decision import call_probability
 from .events import Finished, Retried, RolledBack
 from .repeats import Repeats, echoes_note
-from .reply import EndOfCalls, Reply
+from .reply import EndOfCalls, MessageReply
 from .steering import HeldTo, Steering, checked_choice
 from .tool_runner import ERROR, ToolCallRunner, ToolEnvironment
 
@@ -108,14 +108,14 @@ class Round(Generic[Out]):
                 return self._step(reply, (), output)
             attempt += 1
 
-    def _step(self, reply: Reply, records: tuple[CallRecord, ...], output: Any) -> Step[Out]:
+    def _step(self, reply: MessageReply, records: tuple[CallRecord, ...], output: Any) -> Step[Out]:
         message = reply.message
         return Step(message.content, message.reasoning, records, reply.generation, output, self._probability)
 
-    async def _reply(self, attempt: int) -> Reply:
+    async def _reply(self, attempt: int) -> MessageReply:
         """Generates the model's message, and returns it once all of its calls have ended."""
         async with FirstErrorGroup() as group:
-            reply = Reply(self._turn, self._held, self._desk.held, attempt)
+            reply = MessageReply(self._turn, self._held, self._desk.held, attempt)
             await reply.read(lambda call, whole: self._written(call, whole, group))
             self._calls_are_open = bool(self._calls)
             for call in self._calls:

@@ -13,7 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from .._bench.results import PLAIN, Result
+from .._bench.results import PLAIN, BenchResult
 from .._console.console import escaped, fail, reporting, stderr, stdout
 from .._model.drafters import Speculative
 from .._types.errors import ContextFull
@@ -70,7 +70,7 @@ def spec(
     from .. import spec as strategies
     from .._bench.plot import check_matplotlib, draw
     from .._bench.prompts import default_prompts, read_prompts
-    from .._bench.speculation import Settings, measure
+    from .._bench.speculation import BenchSettings, measure
 
     with reporting():
         try:
@@ -82,7 +82,7 @@ def spec(
             if draft_model is not None:
                 candidates["DraftModel"] = strategies.DraftModel(draft_model, adaptive=adaptive)
             asked = read_prompts(prompts) if prompts is not None else default_prompts(folder)
-            settings = Settings(
+            settings = BenchSettings(
                 branches=branches,
                 max_tokens=max_tokens,
                 temperature=temperature,
@@ -95,7 +95,7 @@ def spec(
                 groups = -(-len(asked) // branches)
                 task = progress.add_task("measuring", total=repeat * groups * (1 + len(candidates)))
 
-                async def run() -> list[Result]:
+                async def run() -> list[BenchResult]:
                     return await measure(folder, candidates, asked, settings, lambda: progress.advance(task))
 
                 results = anyio.run(run)
@@ -123,7 +123,7 @@ def spec(
             draw(results, plot, f"{folder.resolve().name}: {how}")
 
 
-def _table(results: Sequence[Result], title: str) -> Table:
+def _table(results: Sequence[BenchResult], title: str) -> Table:
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("strategy", no_wrap=True)
     for name in _COLUMNS:

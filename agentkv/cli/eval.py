@@ -16,7 +16,7 @@ from .._console.console import escaped, fail, print_table, reporting, stderr, st
 if TYPE_CHECKING:
     from ..evaluation.cases import Case
     from ..evaluation.opening import EvaluationOptions
-    from ..evaluation.run import Result
+    from ..evaluation.run import CaseResult
 
 ToolChoice = Literal["auto", "required"]
 Style = Literal["free", "plan"]
@@ -155,18 +155,18 @@ def _cases(path: Path | None, categories: Sequence[str], n: int, seed: int | Non
     return read_bfcl(path, categories, n) if path.is_dir() else chosen(read_cases(path), categories, n)
 
 
-def _asked(how: EvaluationOptions, cases: Sequence[Case]) -> tuple[list[Result], bool]:
+def _asked(how: EvaluationOptions, cases: Sequence[Case]) -> tuple[list[CaseResult], bool]:
     """The results in the order of the cases, and whether these are all of them: Ctrl-C leaves those that are there."""
     from ..evaluation.opening import evaluated
 
-    results: list[Result] = []
+    results: list[CaseResult] = []
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(
         *columns, TimeRemainingColumn(), console=stderr, transient=True, disable=not stderr.is_terminal
     ) as progress:
         task = progress.add_task("", total=len(cases))
 
-        def done(result: Result) -> None:
+        def done(result: CaseResult) -> None:
             results.append(result)
             right = sum(result.verdict.right for result in results)
             progress.update(task, advance=1, description=f"{right} right")
@@ -178,7 +178,7 @@ def _asked(how: EvaluationOptions, cases: Sequence[Case]) -> tuple[list[Result],
             return sorted(results, key=lambda result: places[result.case.id]), False
 
 
-def _failed(results: Sequence[Result]) -> int:
+def _failed(results: Sequence[CaseResult]) -> int:
     """How many cases have no reply. Says why the first of them has none."""
     errors = [result.outcome.error for result in results if result.outcome.error is not None]
     if errors:
@@ -190,7 +190,7 @@ def _failed(results: Sequence[Result]) -> int:
 def _show(
     how: EvaluationOptions,
     cases: Path | None,
-    results: Sequence[Result],
+    results: Sequence[CaseResult],
     asked: int,
     json_file: Path | None,
     page_file: Path | None,

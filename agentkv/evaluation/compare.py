@@ -22,7 +22,7 @@ class Judged(BaseModel):
     right: bool
 
 
-class Report(BaseModel):
+class JudgedReport(BaseModel):
     """Fields of a report that a comparison needs."""
 
     cases: list[Judged]
@@ -62,7 +62,7 @@ def read_report(path: Path) -> Mapping[str, Judged]:
     """Reads a report's cases by category and id. Raises InvalidInput for a file that `--json` did not write, and
     OSError."""
     try:
-        report = Report.model_validate_json(path.read_bytes())
+        report = JudgedReport.model_validate_json(path.read_bytes())
     except ValidationError as error:
         raise InvalidInput(
             f"{path} is not what `agentkv eval tools --json` writes: {error.errors()[0]['msg']}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from .._chat.call_habits import Rescue
 from .cases import Case
 from .outcome import Runner
-from .run import Result, evaluate
+from .run import CaseResult, evaluate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,9 @@ class EvaluationOptions:
         return self.server or ("agentkv serve" if self.serve else "kv.Agent")
 
 
-async def evaluated(how: EvaluationOptions, cases: Sequence[Case], done: Callable[[Result], None]) -> list[Result]:
+async def evaluated(
+    how: EvaluationOptions, cases: Sequence[Case], done: Callable[[CaseResult], None]
+) -> list[CaseResult]:
     """Evaluates all cases. Raises as `Context.open` does, RemoteError and InvalidInput."""
     async with _runner(how) as runner:
         return await evaluate(cases, runner, how.parallel, done)

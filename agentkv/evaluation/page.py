@@ -10,12 +10,12 @@ from typing import Any
 import jinja2
 
 from .outcome import Called
-from .run import Result
+from .run import CaseResult
 from .table import COLUMNS, scores
 from .worlds import tools_of
 
 
-def page(title: str, facts: Mapping[str, Any], results: Sequence[Result]) -> str:
+def page(title: str, facts: Mapping[str, Any], results: Sequence[CaseResult]) -> str:
     """HTML page that shows messages, tools, expected and actual outcome of each wrong case."""
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     environment.filters |= {"json": _json, "call": _call}
@@ -33,7 +33,7 @@ def page(title: str, facts: Mapping[str, Any], results: Sequence[Result]) -> str
     )
 
 
-def _tools(result: Result) -> Sequence[Mapping[str, Any]]:
+def _tools(result: CaseResult) -> Sequence[Mapping[str, Any]]:
     case = result.case
     told = case.tools if case.world is None else tools_of(case.world)
     return [{"name": tool.name, "description": tool.description, "parameters": tool.parameters} for tool in told]

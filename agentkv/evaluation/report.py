@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from .run import Result
+from .run import CaseResult
 from .table import scores
 
 
-def report(facts: Mapping[str, Any], results: Sequence[Result]) -> str:
+def report(facts: Mapping[str, Any], results: Sequence[CaseResult]) -> str:
     """JSON document of the run's `facts`, a score for each category, and the outcome of each case."""
     document = {
         **facts,
@@ -21,7 +21,7 @@ def report(facts: Mapping[str, Any], results: Sequence[Result]) -> str:
     return json.dumps(document, indent=1, default=str, ensure_ascii=False)
 
 
-def _case(result: Result) -> dict[str, Any]:
+def _case(result: CaseResult) -> dict[str, Any]:
     case, outcome, verdict = result
     return {
         "id": case.id,

@@ -11,7 +11,7 @@ from .judge import Verdict, judged
 from .outcome import Outcome, Runner
 
 
-class Result(NamedTuple):
+class CaseResult(NamedTuple):
     """A case, its outcome, and the verdict."""
 
     case: Case
@@ -20,8 +20,8 @@ class Result(NamedTuple):
 
 
 async def evaluate(
-    cases: Sequence[Case], runner: Runner, parallel: int, done: Callable[[Result], None] = lambda result: None
-) -> list[Result]:
+    cases: Sequence[Case], runner: Runner, parallel: int, done: Callable[[CaseResult], None] = lambda result: None
+) -> list[CaseResult]:
     """Runs and judges all cases. Returns the results in the order of the cases. Raises as `runner` does.
 
     Args:
@@ -30,13 +30,13 @@ async def evaluate(
         parallel: number of cases at a time; cases are independent of each other.
         done: called with each result as it comes.
     """
-    results: dict[int, Result] = {}
+    results: dict[int, CaseResult] = {}
     places = iter(range(len(cases)))
 
     async def ask() -> None:
         for place in places:
             outcome = await runner.answer(cases[place])
-            results[place] = Result(cases[place], outcome, judged(cases[place], outcome))
+            results[place] = CaseResult(cases[place], outcome, judged(cases[place], outcome))
             done(results[place])
 
     async with FirstErrorGroup() as group:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from .interval import wilson
-from .run import Result
+from .run import CaseResult
 
 COLUMNS = ("category", "right", "of", "share", "95%", "calls", "rescued", "tokens", "s/case", "stopped", "errors")
 ALL = "all"
@@ -52,14 +52,14 @@ class Score:
         return (self.category, str(self.right), str(self.n), share, interval, *counts, f"{self.seconds:.1f}", *ends)
 
 
-def scores(results: Sequence[Result]) -> list[Score]:
+def scores(results: Sequence[CaseResult]) -> list[Score]:
     """Scores of each category, in the order of the results, and one of all."""
     categories = dict.fromkeys(result.case.category for result in results)
     by_category = [_score(name, [r for r in results if r.case.category == name]) for name in categories]
     return [*by_category, _score(ALL, results)]
 
 
-def _score(category: str, results: Sequence[Result]) -> Score:
+def _score(category: str, results: Sequence[CaseResult]) -> Score:
     right = sum(result.verdict.right for result in results)
     low, high = wilson(right, len(results))
     outcomes = [result.outcome for result in results]

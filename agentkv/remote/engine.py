@@ -22,7 +22,7 @@ from .no_cells import NullCellVerbs
 from .options import RemoteOptions
 from .protocol import GenerateRequest, PrefillEvent, RetryEvent, ServerEvent
 from .publishing import AttachJob, PublishJob, place_of
-from .reports import Counters, Report
+from .reports import Counters, RemoteReport
 
 if TYPE_CHECKING:
     from .._documents.conversations import SavedConversations
@@ -71,7 +71,7 @@ class RemoteEngine(NullCellVerbs):
         """Queues an event of a request; from any thread."""
         self._heard.append((request, heard))
 
-    def settle(self) -> Report:
+    def settle(self) -> RemoteReport:
         """Passes queued events to their jobs. Returns their tokens and outcomes since the last call."""
         self._exchange.listening()
         while self._heard:
@@ -81,12 +81,12 @@ class RemoteEngine(NullCellVerbs):
             if job is not None:
                 job.hear(heard)
         if not (self._emitted or self._finished or self._full):
-            return Report()
-        report = Report(self._emitted, self._finished, self._full)
+            return RemoteReport()
+        report = RemoteReport(self._emitted, self._finished, self._full)
         self._emitted, self._finished, self._full = [], [], []
         return report
 
-    def step(self) -> Report:
+    def step(self) -> RemoteReport:
         """Settles events, as nothing runs in this process."""
         return self.settle()
 

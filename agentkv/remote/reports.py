@@ -49,7 +49,7 @@ class EmptyPin(NamedTuple):
 
 
 @dataclass(slots=True)
-class Report:
+class RemoteReport:
     """Report of a step, as `_engine.interface.StepReport`."""
 
     emitted: Sequence[RemoteEmitted] = ()

@@ -15,7 +15,7 @@ from .records import AnyRecord, Branched, GenerateParams, JobBegan, JobEnded, Lo
 if TYPE_CHECKING:
     from agentkv_runtime.engine import GenerateOptions, Pin, StoredBranch
 
-    from .._engine.interface import Finished, LogChange, StepEngine, StepReport
+    from .._engine.interface import FinishedJob, LogChange, StepEngine, StepReport
 
 Put = Callable[[AnyRecord], None]
 GrammarText = Callable[[object], str | None]
@@ -224,7 +224,7 @@ def _int32(tokens: Iterable[int]) -> bytes:
     return array("i", tokens).tobytes()
 
 
-def _digests(finished: Finished) -> bytes:
+def _digests(finished: FinishedJob) -> bytes:
     if finished.kind != "logits" or finished.logits is None:
         return finished.digests
     return xxhash.xxh3_64_digest(finished.logits.tobytes())

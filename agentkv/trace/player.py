@@ -28,7 +28,7 @@ from .story import Story
 
 if TYPE_CHECKING:
     from .._context.context import Context
-    from .._engine.interface import Finished, StepEngine
+    from .._engine.interface import FinishedJob, StepEngine
 
 _CUT = ("cancelled", "context_full")  # finish reasons that do not come from the model
 AHEAD = 64  # records that run concurrently
@@ -264,7 +264,7 @@ class Player:
 
     async def generated(
         self, branch: Branch, how: GenerateParams, max_tokens: int, inside: deque[Interruption] | None = None
-    ) -> Finished:
+    ) -> FinishedJob:
         """Runs a generation like a recorded one, with the interruptions `inside`, which are consumed."""
         from agentkv_runtime.engine import GenerateOptions, Sampling
 
@@ -293,7 +293,7 @@ class Player:
         job = GenerationJob(lambda engine: engine.generate(branch.id, options), _finish)
         return await run_waiting(core_of(self.ctx).loop, job, make_room)
 
-    async def run(self, start: Callable[[StepEngine], int]) -> Finished:
+    async def run(self, start: Callable[[StepEngine], int]) -> FinishedJob:
         """Runs a job to its end. Raises the error that it failed with."""
         return await core_of(self.ctx).loop.run(Job(start, _finish))
 
@@ -317,7 +317,7 @@ class Player:
         self.result.differences.append(Difference(seconds, began.branch, began.job, index, what, recorded, now))
 
 
-def _finish(finished: Finished) -> Finished:
+def _finish(finished: FinishedJob) -> FinishedJob:
     if finished.error is not None:
         raise finished.error
     return finished

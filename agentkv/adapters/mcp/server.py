@@ -22,14 +22,14 @@ from ...output import JsonSchema
 from .served_branches import ServedBranches
 
 
-class Held(TypedDict):
+class BranchResult(TypedDict):
     """A branch and its number of tokens."""
 
     branch: Annotated[str, Field(description="Name of the branch.")]
     tokens: Annotated[int, Field(description="How many tokens it holds now; rollback takes such a number.")]
 
 
-class Written(Held):
+class GenerationResult(BranchResult):
     """Text that the model wrote, and the branch after it."""
 
     text: str
@@ -37,7 +37,7 @@ class Written(Held):
     generated: Annotated[int, Field(description="How many tokens it wrote.")]
 
 
-class Chosen(TypedDict):
+class ChoiceResult(TypedDict):
     """The likeliest of the given choices."""
 
     index: Annotated[int, Field(description="Its place among the choices, from 0 on.")]
@@ -80,11 +80,13 @@ class BranchTools:
             verbs += [self.save, self.load]
         return [_strict(Tool.from_function(_told_why(verb))) for verb in verbs]
 
-    async def new_branch(self, text: str | None = None, messages: list[dict[str, Any]] | None = None) -> Held:
+    async def new_branch(self, text: str | None = None, messages: list[dict[str, Any]] | None = None) -> BranchResult:
         """A new branch that has read a text, or chat messages ({"role", "content"}); empty without either."""
         return _told(await self._branches.new(_prompt(text, messages)))
 
-    async def extend(self, branch: Name, text: str | None = None, messages: list[dict[str, Any]] | None = None) -> Held:
+    async def extend(
+        self, branch: Name, text: str | None = None, messages: list[dict[str, Any]] | None = None
+    ) -> BranchResult:
         """Reads more on a branch."""
         prompt = _prompt(text, messages)
         if not prompt:
@@ -92,11 +94,11 @@ class BranchTools:
         await self._branches.get(branch).extend(prompt)
         return _held(self._branches, branch)
 
-    async def fork(self, branch: Name, n: Count = 1) -> list[Held]:
+    async def fork(self, branch: Name, n: Count = 1) -> list[BranchResult]:
         """New branches that go on from where this one is, at no cost."""
         return [_told(named) for named in await self._branches.forks(branch, n)]
 
-    async def rollback(self, branch: Name, tokens: Annotated[int, Field(ge=0)]) -> Held:
+    async def rollback(self, branch: Name, tokens: Annotated[int, Field(ge=0)]) -> BranchResult:
         """Forgets everything behind the first so many tokens."""
         rolled = self._branches.get(branch)
         if tokens > len(rolled):
@@ -104,7 +106,7 @@ class BranchTools:
         await rolled.rollback(tokens)
         return _held(self._branches, branch)
 
-    async def adopt(self, branch: Name, other: Name) -> Held:
+    async def adopt(self, branch: Name, other: Name) -> BranchResult:
         """A branch becomes what another one is, which stays."""
         await self._branches.get(branch).adopt(self._branches.get(other))
         return _held(self._branches, branch)
@@ -117,7 +119,7 @@ class BranchTools:
         seed: int | None = None,
         stop: list[str] | None = None,
         json_schema: dict[str, Any] | None = None,
-    ) -> Written:
+    ) -> GenerationResult:
         """The model writes on, held to a JSON schema where one is given. What it writes is part of the branch."""
         how: dict[str, Any] = {} if json_schema is None else {"output": JsonSchema(json_schema)}
         sampling = Sampling(temperature=temperature, seed=seed)
@@ -131,14 +133,14 @@ class BranchTools:
         max_tokens: Count = 256,
         temperature: Temperature = 0.0,
         seed: int | None = None,
-    ) -> Written:
+    ) -> GenerationResult:
         """Asks a question on a branch of messages, and has it answered."""
         asked, sampling = self._branches.get(branch), Sampling(temperature=temperature, seed=seed)
         await asked.extend([{"role": "user", "content": message}])
         made = await asked.generate(max_tokens=max_tokens, sampling=sampling)
         return _written(self._branches, branch, made)
 
-    async def select(self, branch: Name, choices: list[str]) -> Chosen:
+    async def select(self, branch: Name, choices: list[str]) -> ChoiceResult:
         """Which of some texts the model finds likeliest next; the branch stays as it is."""
         choice = await self._branches.get(branch).select(choices)
         return {"index": choice.index, "text": choice.text}
@@ -161,7 +163,7 @@ class BranchTools:
         saved = await self._branches.get(branch).save(self._branches.path(file))
         return f"saved {saved.nbytes} bytes"
 
-    async def load(self, file: str) -> list[Held]:
+    async def load(self, file: str) -> list[BranchResult]:
         """The branches that a file holds, without reading anything again."""
         return [_told(named) for named in await self._branches.load(file)]
 
@@ -201,15 +203,15 @@ def _prompt(text: str | None, messages: list[dict[str, Any]] | None) -> str | li
     return text if messages is None else list(messages)
 
 
-def _told(named: NamedBranch[None]) -> Held:
+def _told(named: NamedBranch[None]) -> BranchResult:
     return {"branch": named.name, "tokens": len(named.branch)}
 
 
-def _held(branches: ServedBranches, name: str) -> Held:
+def _held(branches: ServedBranches, name: str) -> BranchResult:
     return {"branch": name, "tokens": len(branches.get(name))}
 
 
-def _written(branches: ServedBranches, name: str, made: Generation[Any]) -> Written:
+def _written(branches: ServedBranches, name: str, made: Generation[Any]) -> GenerationResult:
     return {
         "branch": name,
         "tokens": len(branches.get(name)),

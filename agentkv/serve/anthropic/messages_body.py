@@ -35,7 +35,7 @@ class Block(Body):
     cache_control: CacheControl | None = None
 
 
-class Text(Block):
+class TextBlock(Block):
     """A text block."""
 
     type: Literal["text"]
@@ -71,7 +71,7 @@ def _blocks(content: Any) -> Any:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
-Texts: TypeAlias = Annotated[list[Text], BeforeValidator(_blocks)]
+Texts: TypeAlias = Annotated[list[TextBlock], BeforeValidator(_blocks)]
 """A string, or text blocks."""
 
 
@@ -84,10 +84,10 @@ class ToolResult(Block):
     is_error: bool | None = None
 
 
-AnyBlock: TypeAlias = Annotated[Text | ToolUse | ToolResult | Thinking, Field(discriminator="type")]
+AnyBlock: TypeAlias = Annotated[TextBlock | ToolUse | ToolResult | Thinking, Field(discriminator="type")]
 
 
-class Message(Body):
+class AnthropicMessageBody(Body):
     """A message of the conversation."""
 
     role: Literal["user", "assistant", "system"]
@@ -98,7 +98,7 @@ Placed = tuple[str, Block]
 """Path of a block in the request, and the block."""
 
 
-def openai_messages(system: Sequence[Text], messages: Sequence[Message]) -> list[dict[str, Any]]:
+def openai_messages(system: Sequence[TextBlock], messages: Sequence[AnthropicMessageBody]) -> list[dict[str, Any]]:
     """Translates the conversation into OpenAI's form. Adjacent messages of one role are joined.
 
     Raises ApiError for misplaced blocks, results without a call, and calls without a result.
@@ -120,7 +120,7 @@ def openai_messages(system: Sequence[Text], messages: Sequence[Message]) -> list
     return made
 
 
-def _placed(index: int, message: Message) -> list[Placed]:
+def _placed(index: int, message: AnthropicMessageBody) -> list[Placed]:
     if not message.content and message.role != "assistant":
         raise ApiError("invalid", "it is empty; say something", param=f"messages.{index}.content")
     return [(f"messages.{index}.content.{number}", block) for number, block in enumerate(message.content)]
@@ -133,7 +133,7 @@ def _assistant(blocks: Sequence[Placed], asked: dict[str, str]) -> dict[str, Any
         match block:
             case Thinking():
                 thoughts.append(block.thinking)
-            case Text():
+            case TextBlock():
                 texts.append(block.text)
             case ToolUse():
                 function = {"name": block.name, "arguments": block.input}
@@ -151,7 +151,7 @@ def _others(role: str, blocks: Sequence[Placed], asked: dict[str, str]) -> list[
     """Translates a turn of another role. Tool results become messages of their own, and their calls leave `asked`."""
     made = []
     for kind, run in groupby(blocks, key=lambda placed: type(placed[1])):
-        if kind is Text:
+        if kind is TextBlock:
             made.append(_text(role, [block for _, block in run]))
         else:
             made += [_result(role, where, block, asked) for where, block in run]
@@ -172,7 +172,7 @@ def _result(role: str, where: str, block: Block, asked: dict[str, str]) -> dict[
 def _text(role: str, blocks: Sequence[Block]) -> dict[str, Any]:
     """Message of text blocks. A single block becomes a string, so that cache marks on changing blocks do not change the
     prompt."""
-    texts = [block.text for block in blocks if isinstance(block, Text)]
+    texts = [block.text for block in blocks if isinstance(block, TextBlock)]
     parts = [{"type": "text", "text": text} for text in texts]
     return {"role": role, "content": texts[0] if len(texts) == 1 else parts}
 
@@ -181,7 +181,7 @@ ToolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 
 
-class Tool(Body):
+class AnthropicToolBody(Body):
     """A tool that the client runs."""
 
     type: Literal["custom"] | None = None  # first: errors about foreign tools name this field
@@ -231,7 +231,7 @@ class ThinkingBounded(Body):
     display: Literal["summarized"] | None = None
 
 
-class Format(Body):
+class AnthropicFormatBody(Body):
     """Format of the answer's text."""
 
     type: Literal["json_schema"]
@@ -247,7 +247,7 @@ class OutputConfigBody(Body):
     """Effort and format of the answer."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
-    format: Format | None = None
+    format: AnthropicFormatBody | None = None
 
 
 class Metadata(Body):
@@ -260,9 +260,9 @@ class CountRequest(Body):
     """A conversation whose tokens are counted."""
 
     model: str
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[AnthropicMessageBody], Field(min_length=1)]
     system: Texts = Field(default_factory=list)
-    tools: list[Tool] | None = None
+    tools: list[AnthropicToolBody] | None = None
     tool_choice: Annotated[Choosing | ChoosingOne, Field(discriminator="type")] | None = None
     thinking: Annotated[ThinkingOff | ThinkingOn | ThinkingBounded, Field(discriminator="type")] | None = None
     output_config: OutputConfigBody | None = None

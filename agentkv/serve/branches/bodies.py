@@ -101,13 +101,13 @@ class Create(PromptBody):
             check_properties(parameters, f"tool {index}")
 
 
-class Lease(Body):
+class LeaseBody(Body):
     """The path of a lease."""
 
     lease: Name
 
 
-class Chosen(Body):
+class ChosenName(Body):
     """The path of a branch that a client names."""
 
     name: Name
@@ -134,7 +134,7 @@ class Fork(Condition):
         return len(self.names)
 
 
-class Mark(Condition):
+class MarkBody(Condition):
     """`POST .../mark`."""
 
     name: Annotated[str, Field(min_length=1, max_length=64)]
@@ -160,7 +160,7 @@ class Select(Condition):
     choices: Annotated[list[str], Field(max_length=256)]
 
 
-class Stop(Body):
+class StopBody(Body):
     """`POST .../stop`: ends the generation; with `length` the branch keeps at most that many tokens."""
 
     length: Length | None = None

@@ -85,7 +85,7 @@ async def delete_branch(server: Server, request: Request) -> Response:
 
 async def stop_branch(server: Server, request: Request) -> Response:
     """`POST .../stop`: ends the branch's generation and responds once it has ended. Needs no admission."""
-    body = await read_body(server, request, bodies.Stop)
+    body = await read_body(server, request, bodies.StopBody)
     whole, progress = _whole(request), Progress()
 
     async def work(emit: Emit) -> None:
@@ -167,7 +167,7 @@ async def _rollback(server: Server, held: BranchEntry, body: bodies.Rollback) ->
     return {}
 
 
-async def _mark(server: Server, held: BranchEntry, body: bodies.Mark) -> Mapping[str, Any]:
+async def _mark(server: Server, held: BranchEntry, body: bodies.MarkBody) -> Mapping[str, Any]:
     """Names the present end of a branch."""
     held.branch.mark(body.name)
     return {}
@@ -190,7 +190,7 @@ async def _select(server: Server, held: BranchEntry, body: bodies.Select) -> Map
 fork_branch = verb(bodies.Fork, _fork)
 extend_branch = verb(bodies.Extend, _extend, changes=True)
 roll_back_branch = verb(bodies.Rollback, _rollback, changes=True)
-mark_branch = verb(bodies.Mark, _mark)
+mark_branch = verb(bodies.MarkBody, _mark)
 adopt_branch = verb(bodies.Adopt, _adopt, changes=True)
 select_branch = verb(bodies.Select, _select)
 

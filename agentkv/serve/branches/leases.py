@@ -24,7 +24,7 @@ async def hold_lease(server: Server, request: Request) -> Response:
 
     With the connection the lease ends, and its branches are closed.
     """
-    lease = checked(bodies.Lease, dict(request.path_params), server.ignored).lease
+    lease = checked(bodies.LeaseBody, dict(request.path_params), server.ignored).lease
     over = server.admission.over
 
     async def stream(emit: Emit) -> None:

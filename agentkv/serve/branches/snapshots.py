@@ -58,7 +58,7 @@ class Publish(Body):
 
 async def publish_branch(server: Server, request: Request) -> Response:
     """`PUT /v1/branches/{branch}/snapshot`: keeps a client's branch under a name."""
-    name = checked(bodies.Chosen, {"name": request.path_params["branch"]}, server.ignored).name
+    name = checked(bodies.ChosenName, {"name": request.path_params["branch"]}, server.ignored).name
     body = await read_body(server, request, Publish)
     check_model(server, body.fingerprint, body.cache)
     published = body.published(server.context.model_info.vocab_size)

@@ -28,7 +28,7 @@ class Function(Body):
     strict: bool | None = None  # calls are always constrained to their schema
 
 
-class Tool(Body):
+class ChatToolBody(Body):
     """A function tool."""
 
     type: Literal["function"]
@@ -61,7 +61,7 @@ class Schema(Body):
     strict: bool | None = None
 
 
-class Format(Body):
+class ChatFormatBody(Body):
     """Format of the content."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -79,7 +79,7 @@ class Format(Body):
             return JsonSchema(schema).schema
 
 
-class StreamOptions(Body):
+class ChatStreamOptions(Body):
     """Options of a stream."""
 
     include_usage: bool = False
@@ -110,7 +110,7 @@ _MESSAGE: dict[str, Any] = {  # the SDK validates messages, with better errors
 }
 
 
-class Message(Body):
+class ChatMessageBody(Body):
     """A message of the conversation."""
 
     role: Any
@@ -123,7 +123,7 @@ class Message(Body):
     name: Any = None
 
 
-AnyMessage = Annotated[Message, WithJsonSchema(_MESSAGE)]
+AnyMessage = Annotated[ChatMessageBody, WithJsonSchema(_MESSAGE)]
 
 
 def _of_a_stream(options: object, others: ValidationInfo) -> object:
@@ -140,16 +140,16 @@ class ChatRequest(SamplingBody):
 
     model: str
     messages: Annotated[list[AnyMessage], Field(min_length=1)]
-    tools: list[Tool] | None = None
+    tools: list[ChatToolBody] | None = None
     tool_choice: Literal["auto", "none", "required"] | OneTool | None = None
     parallel_tool_calls: bool | None = None
-    response_format: Format | None = None
+    response_format: ChatFormatBody | None = None
     max_tokens: Count | None = None
     max_completion_tokens: Count | None = None
     n: Count | None = None
     stop: Stop = None
     stream: bool | None = None
-    stream_options: Annotated[StreamOptions | None, OfAStream] = None
+    stream_options: Annotated[ChatStreamOptions | None, OfAStream] = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
@@ -207,11 +207,11 @@ def check_properties(parameters: Mapping[str, Any], whose: str) -> None:
         raise ApiError("invalid", what, "invalid_value", "tools")
 
 
-def template_message(message: Message, index: int) -> dict[str, Any]:
+def template_message(message: ChatMessageBody, index: int) -> dict[str, Any]:
     """The message as chat templates take it. Templates print roles, so only known ones are accepted. Raises
     ApiError."""
     role = "system" if message.role == "developer" else message.role
     if role not in ROLES:
         raise ApiError("invalid", f"it must be one of developer, {', '.join(ROLES)}", param=f"messages.{index}.role")
-    given = {name: getattr(message, name) for name in Message.model_fields if name in message.model_fields_set}
+    given = {name: getattr(message, name) for name in ChatMessageBody.model_fields if name in message.model_fields_set}
     return {key: value for key, value in {**given, "role": role}.items() if value is not None or key == "content"}

@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import Field, PlainValidator
 
 from ..http.errors import ApiError
-from .chat_body import Count, OfAStream, StreamOptions
+from .chat_body import ChatStreamOptions, Count, OfAStream
 from .sampling_body import SamplingBody, Stop
 
 Prompt: TypeAlias = str | list[int]
@@ -38,7 +38,7 @@ class CompletionRequest(SamplingBody):
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
     stop: Stop = None
     stream: bool | None = None
-    stream_options: Annotated[StreamOptions | None, OfAStream] = None
+    stream_options: Annotated[ChatStreamOptions | None, OfAStream] = None
     return_token_ids: bool | None = None
     return_progress: bool | None = None  # llama.cpp's: pieces with `prompt_progress`, in a stream
     user: str | None = None

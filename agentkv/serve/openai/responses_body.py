@@ -60,7 +60,7 @@ class ToolChoice(Body):
     name: Name | None = None
 
 
-class Format(Body):
+class ResponseFormatBody(Body):
     """Format of the text."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -80,10 +80,10 @@ class Format(Body):
             return JsonSchema({"type": "object"} if self.schema_ is None else self.schema_).schema
 
 
-class Text(Body):
+class ResponseTextBody(Body):
     """Options of the text."""
 
-    format: Format | None = None
+    format: ResponseFormatBody | None = None
 
 
 class Reasoning(Body):
@@ -92,7 +92,7 @@ class Reasoning(Body):
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
 
 
-class StreamOptions(Body):
+class ResponseStreamOptions(Body):
     """Options of a stream."""
 
     include_obfuscation: Literal[False] = False
@@ -112,7 +112,7 @@ class ResponsesRequest(SamplingBody):
     tools: list[AnyTool] | None = None
     tool_choice: Annotated[ToolChoice | None, BeforeValidator(_worded)] = None
     parallel_tool_calls: bool | None = None
-    text: Text | None = None
+    text: ResponseTextBody | None = None
     reasoning: Reasoning | None = None
     max_output_tokens: Count | None = None
     include: list[Literal["message.output_text.logprobs"]] | None = None
@@ -120,7 +120,7 @@ class ResponsesRequest(SamplingBody):
     metadata: Metadata | None = None
     store: bool | None = None
     stream: bool | None = None
-    stream_options: Annotated[StreamOptions | None, OfAStream] = None
+    stream_options: Annotated[ResponseStreamOptions | None, OfAStream] = None
     truncation: Literal["disabled"] | None = None
     background: Literal[False] | None = None
     service_tier: Literal["auto", "default"] | None = None

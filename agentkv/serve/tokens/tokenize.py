@@ -13,7 +13,7 @@ from ..http.body import Body, read_body
 from ..http.errors import ApiError, check_ids, error_param
 from ..http.responses import CancellableResponse
 from ..openai.chat import ERRORS
-from ..openai.chat_body import AnyMessage, Tool, template_message
+from ..openai.chat_body import AnyMessage, ChatToolBody, template_message
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -36,7 +36,7 @@ class TokenizeRequest(Body):
     add_special_tokens: bool = True
     parse_special: bool = True
     messages: list[AnyMessage] | None = None
-    tools: list[Tool] | None = None
+    tools: list[ChatToolBody] | None = None
     add_generation_prompt: bool = True
     chat_template_kwargs: dict[str, Any] | None = None
     return_token_strs: bool | None = None

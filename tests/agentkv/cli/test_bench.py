@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 import agentkv as kv
 from agentkv._bench.prompts import BenchPrompt, default_prompts, read_prompts
-from agentkv._bench.results import Result as Measured
+from agentkv._bench.results import BenchResult as Measured
 from agentkv._bench.results import Sample
 from agentkv.cli import app
 

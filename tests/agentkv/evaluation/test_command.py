@@ -18,7 +18,7 @@ from agentkv.cli import app
 from agentkv.evaluation.judge import judged
 from agentkv.evaluation.outcome import Called, Outcome
 from agentkv.evaluation.page import page
-from agentkv.evaluation.run import Result as Judged
+from agentkv.evaluation.run import CaseResult as Judged
 from agentkv.evaluation.table import COLUMNS, scores
 
 from .conftest import document, in_world, made

@@ -14,7 +14,7 @@ from agentkv.evaluation.compare import Comparison, comparisons, read_report
 from agentkv.evaluation.judge import judged
 from agentkv.evaluation.outcome import Called, Outcome
 from agentkv.evaluation.report import report
-from agentkv.evaluation.run import Result
+from agentkv.evaluation.run import CaseResult
 
 from .conftest import document, made
 
@@ -31,7 +31,7 @@ def written(path: Path, right: str, category: str = "weather") -> Path:
     for at, mark in enumerate(right):
         case = made(document(id=str(at), category=category))
         outcome = Outcome((Called("get_weather", {"city": "Oslo" if mark == "1" else "Rome"}),))
-        results.append(Result(case, outcome, judged(case, outcome)))
+        results.append(CaseResult(case, outcome, judged(case, outcome)))
     path.write_text(report({"model": "m"}, results))
     return path
 

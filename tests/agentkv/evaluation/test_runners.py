@@ -21,7 +21,7 @@ from agentkv.evaluation.agent_runner import AgentRunner
 from agentkv.evaluation.cases import Case
 from agentkv.evaluation.outcome import Outcome, Runner
 from agentkv.evaluation.own import own_cases
-from agentkv.evaluation.run import Result, evaluate
+from agentkv.evaluation.run import CaseResult, evaluate
 from agentkv.evaluation.server_runner import server_runner
 from agentkv.evaluation.serving import served
 
@@ -141,7 +141,7 @@ async def test_the_first_message_of_a_case_may_have_to_call(through: Through) ->
     assert message.outcome.calls
 
 
-def told(results: Sequence[Result]) -> list[Outcome]:
+def told(results: Sequence[CaseResult]) -> list[Outcome]:
     """Without what names branches and calls."""
     return [replace(result.outcome, raw="", seconds=0.0) for result in results]
 
@@ -150,7 +150,7 @@ async def test_no_case_knows_of_another() -> None:
     """Nano says the same to each case, alone and beside others, in the process and over HTTP."""
     cases = [case for case in own_cases() if case.category == "one_tool"][::4]
     bfcl = made(document(question="What is the weather in Oslo?"))
-    seen: list[Result] = []
+    seen: list[CaseResult] = []
     async with kv.Context.open(kv.models.nano(), 16384) as ctx:
         runner = AgentRunner(ctx, 64, "auto", {})
         alone = await evaluate([*cases, bfcl], runner, 1)

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.parametrize("module", ["test_stream_shared", "agents/test_attempts"])
+@pytest.mark.parametrize("module", ["context/test_stream_shared", "agents/test_attempts"])
 def test_the_tests_of_the_sdk(module: str) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/agentkv/{module}.py"]
     outer = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}

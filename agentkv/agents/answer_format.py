@@ -79,7 +79,7 @@ class AnswerFormat(Generic[Out]):
 
     def _grammar(self, form: Format, tools: tuple[Tool[Any, ..., Any], ...], prefix: str, held: HeldTo) -> Grammar:
         allowed = [tool.definition for tool in tools if held.choice == "none" or held.allows(tool.name)]
-        most = self._most_calls
+        most = self._most_calls if held.most_calls is None else min(self._most_calls, held.most_calls)
         try:
             held_to = grammar_tools(form, allowed, say_loosened)
             if self._plans:

@@ -46,10 +46,12 @@ class HeldTo:
     Attributes:
         choice: "auto", "required", "none" or the name of a tool.
         allowed: names of the tools that it may call; None for all.
+        most_calls: calls of the message, where those are fewer than the agent allows: a step of a sequence is one.
     """
 
     choice: str = "auto"
     allowed: frozenset[str] | None = None
+    most_calls: int | None = None
 
     @property
     def must_call(self) -> bool:
@@ -137,7 +139,7 @@ class Steering:
         """
         missing = self.missing(done)
         if missing:
-            return HeldTo("required", missing)
+            return HeldTo("required", missing, None if isinstance(self.required, AbstractSet) else 1)
         allowed = None if self.allowed_tools is None else frozenset(self.allowed_tools)
         if isinstance(self.tool_choice, str) and called:
             given = "none" if given == "none" else "auto"

@@ -39,13 +39,7 @@ async def check_reply(home: ContextCore, asked: ReplyRequest, made: PromptUpdate
     """Raises ApiError or InvalidInput where the request cannot be generated behind this prompt."""
     assert made.conversation is not None
     prefix = begun_reply(home, made.conversation, made.added)
-    options = GenerateOptions.checked(
-        max_tokens=asked.max_tokens or 1,
-        stop=list(asked.stop) or None,
-        sampling=asked.sampling,
-        top_logprobs=asked.top_logprobs,
-        thinking=asked.thinking,
-    )
+    options = GenerateOptions.checked(**asked.options(1))
     held = asked.held(home.chat.format, prefix)
     request = GenerationRequest.checked(NO_BRANCH, home, options, held, wait_for_room=True)
     try:

@@ -23,7 +23,7 @@ from .http.errors import ApiError, advised
 if TYPE_CHECKING:
     from agentkv_runtime.formats import Format
 
-    from .._context.branch import Branch
+    from .._context.branch import Branch, GenerateKwargs
     from .server import Server
 
 
@@ -69,6 +69,16 @@ class ReplyRequest:
     grammar_tools: Sequence[Mapping[str, Any]] | None = None
     call_threshold: float | None = None
     given_as: str = "messages"
+
+    def options(self, most: int) -> GenerateKwargs:
+        """Options of its generation, which has `most` tokens where the request names no limit."""
+        return {
+            "max_tokens": self.max_tokens or most,
+            "stop": list(self.stop) or None,
+            "sampling": self.sampling,
+            "top_logprobs": self.top_logprobs,
+            "thinking": self.thinking,
+        }
 
     def held(self, form: Format, prefix: str) -> Any:
         """Constraint of the message: calls of these tools only, content of that schema; `str` for free text.

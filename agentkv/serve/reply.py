@@ -6,7 +6,7 @@ import json
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agentkv_runtime.formats.parsed import (
     ArgumentsDelta,
@@ -21,13 +21,14 @@ from agentkv_runtime.formats.parsed import (
 from .._chat.tokenizer import is_ended, text_decoder
 from .._context.handle import handle_of
 from .._context.thinking import reasoning_tokens
+from .._model.generate_options import MOST_TOKENS
 from .._types.message import Message, ToolCall
 from .._types.results import Generation, Token, TopLogprob
 from ..agents.call_decision import call_probability
 from .checks import begun_reply
 
 if TYPE_CHECKING:
-    from .._context.branch import Branch
+    from .._context.branch import Branch, GenerateKwargs
     from .completion import ReplyRequest
 
 
@@ -136,7 +137,7 @@ class _ReplyWriter:
         self._unsaid: list[TokenLogprob] = []  # tokens whose text the parser still buffers
 
     async def whole(self) -> Reply:
-        generation = await self._branch.generate(**self._how(), output=self._held, output_retries=0)
+        generation = await self._branch.generate(**self._options(), output=self._held, output_retries=0)
         tokens = [
             Token(i, "", logprob, index, top)
             for index, (i, logprob, top) in enumerate(
@@ -160,7 +161,7 @@ class _ReplyWriter:
         yield self._decoder.decode(b"", final=is_ended(generation.finish_reason)), []
 
     async def streamed(self, tell: Tell) -> Reply:
-        stream = self._branch.stream(**self._how(), output=self._held, keep="made")
+        stream = self._branch.stream(**self._options(), output=self._held, keep="made")
         markers = _Markers(self)
         async with stream as tokens:
             while batch := await tokens.batch():
@@ -172,16 +173,9 @@ class _ReplyWriter:
             await tell(part)
         return self._written(stream.generation)
 
-    def _how(self) -> dict[str, Any]:
-        asked, info = self._asked, self._branch.context.model_info
-        room = (info.max_positions or 2**31 - 1) - len(self._branch)
-        return {
-            "max_tokens": asked.max_tokens or max(room, 1),
-            "stop": list(asked.stop) or None,
-            "sampling": asked.sampling,
-            "top_logprobs": asked.top_logprobs,
-            "thinking": asked.thinking,
-        }
+    def _options(self) -> GenerateKwargs:
+        room = (self._branch.context.model_info.max_positions or MOST_TOKENS) - len(self._branch)
+        return self._asked.options(max(room, 1))
 
     def _read(self, text: str, tokens: Sequence[Token]) -> ReplyChunk:
         self._unsaid += [

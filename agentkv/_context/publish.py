@@ -89,10 +89,7 @@ async def branch_of(source: Branch, published: PublishedBranch, overflow: Overfl
     """Makes a branch from a published one over the cells of `source`, which has its tokens. Raises InvalidInput,
     ValueError."""
     home, conversation = handle_of(source).core, published.conversation()
-    output: dict[str, Any] = {}
-    if (saved := published.output) is not None:
-        output["constraint"] = home.compiler.restored(saved.grammar)
-        output |= {f"output_{name}": getattr(saved, name) for name in ("began", "end", "complete")}
+    output = home.compiler.restored_output(published.output)
 
     def restore(engine: StepEngine) -> list[int]:
         from agentkv_runtime.engine import StoredBranch

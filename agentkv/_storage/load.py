@@ -195,12 +195,6 @@ class LoadOperation:
     def _stored(self, state: BranchImage) -> StoredBranch:
         from agentkv_runtime.engine import StoredBranch
 
-        output: dict[str, Any] = {}
-        if state.output is not None:
-            output["constraint"] = self._storage.grammars.restored(state.output.grammar)
-            output["output_began"] = state.output.began
-            output["output_end"] = state.output.end
-            output["output_complete"] = state.output.complete
         return StoredBranch(
             state.tokens,
             state.rows,
@@ -209,7 +203,7 @@ class LoadOperation:
             next_logits=state.next_logits,
             forgotten=state.forgotten,
             exact_from=state.exact_from,
-            **output,
+            **self._storage.grammars.restored_output(state.output),
         )
 
     async def _fed_again(self, file: SnapshotFile, mismatch: str) -> Restored:

@@ -158,6 +158,13 @@ class ConstraintCompiler:
             grammar=grammar, began=image.output_began, end=image.output_end, complete=image.output_complete
         )
 
+    def restored_output(self, saved: SavedOutput | None) -> dict[str, Any]:
+        """Fields of a StoredBranch that continues such an output. Raises InvalidInput where its grammar is none."""
+        if saved is None:
+            return {}
+        place = {"output_began": saved.began, "output_end": saved.end, "output_complete": saved.complete}
+        return {"constraint": self.restored(saved.grammar), **place}
+
     def text_of(self, constraint: object) -> str | None:
         """Grammar that `constraint` was compiled from; None for a user's own Constraint."""
         with self._lock:

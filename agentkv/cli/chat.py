@@ -11,6 +11,7 @@ from agentkv_runtime.folder.printable import printable
 
 from .._console.console import escaped, fail, reporting, stdout
 from .._types.errors import ContextFull, LimitReached
+from .options import CallFormatOption, SteerCallsOption, ThreadsOption
 
 
 def chat(
@@ -31,18 +32,9 @@ def chat(
     spec: Annotated[bool, typer.Option("--spec/--no-spec", help="Draft from what was said before.")] = False,
     load: Annotated[Path | None, typer.Option(metavar="FILE", help="Go on from branches that were saved.")] = None,
     capacity: Annotated[int, typer.Option(min=1, help="Cells of the cache: tokens of all branches.")] = 16384,
-    threads: Annotated[int | None, typer.Option(min=1, help="Of the model.")] = None,
-    call_format: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="ChatOptions the model writes calls, where its folder does not say it."),
-    ] = None,
-    steer_calls: Annotated[
-        bool,
-        typer.Option(
-            "--steer-calls",
-            help="Hold calls to a spelling that reads from the first message on, not after two others were rescued.",
-        ),
-    ] = False,
+    threads: ThreadsOption = None,
+    call_format: CallFormatOption = None,
+    steer_calls: SteerCallsOption = False,
 ) -> None:
     """Talk to a model: answers as they are written, branches, tools. /help lists what else there is.
 

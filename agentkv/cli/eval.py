@@ -12,6 +12,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from .._console.console import escaped, fail, print_table, reporting, stderr, stdout
+from .options import CallFormatOption, SteerCallsOption, ThreadsOption
 
 if TYPE_CHECKING:
     from ..evaluation.cases import Case
@@ -56,23 +57,12 @@ def tools(
         float | None, typer.Option(min=0, max=1, help="As of `agentkv serve`, and of an agent.")
     ] = None,
     style: Annotated[Style | None, typer.Option(help="Style of the agent.")] = None,
-    call_format: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="EvaluationOptions the model writes calls, where its folder does not say it."
-        ),
-    ] = None,
-    steer_calls: Annotated[
-        bool,
-        typer.Option(
-            "--steer-calls",
-            help="Hold calls to a spelling that reads from the first message on, not after two others were rescued.",
-        ),
-    ] = False,
+    call_format: CallFormatOption = None,
+    steer_calls: SteerCallsOption = False,
     parallel: Annotated[int, typer.Option(min=1, max=256, help="Cases under way at a time.")] = 8,
     max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of a message.")] = 256,
     capacity: Annotated[int, typer.Option(min=1, help="Cells of the cache: tokens of all cases under way.")] = 32768,
-    threads: Annotated[int | None, typer.Option(min=1, help="Of the model.")] = None,
+    threads: ThreadsOption = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write every case and what came of it.")
     ] = None,

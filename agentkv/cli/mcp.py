@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from .._console.console import fail, reporting
+from .options import ThreadsOption
 
 
 def mcp(
@@ -23,7 +24,7 @@ def mcp(
     saves: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Let clients save and load branches in this folder.")
     ] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Of the model.")] = None,
+    threads: ThreadsOption = None,
 ) -> None:
     """Serve branches as tools by the Model Context Protocol: forks, rollbacks and generations for agents elsewhere."""
     with reporting():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from .._console.console import fail, reporting
+from .options import CallFormatOption, SteerCallsOption, ThreadsOption
 
 if TYPE_CHECKING:
     from .._model.drafters import Speculative
@@ -67,20 +68,12 @@ def serve(
             metavar="FILE", help="Saved branches: conversations that begin with their messages go on from them."
         ),
     ] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Of the model.")] = None,
-    call_format: Annotated[
-        str | None, typer.Option(metavar="NAME", help="How the model writes calls, where its folder does not say it.")
-    ] = None,
+    threads: ThreadsOption = None,
+    call_format: CallFormatOption = None,
     rescue: Annotated[
         bool, typer.Option("--rescue/--no-rescue", help="Calls of known tools in another spelling are calls.")
     ] = True,
-    steer_calls: Annotated[
-        bool,
-        typer.Option(
-            "--steer-calls",
-            help="Hold calls to a spelling that reads from the first message on, not after two others were rescued.",
-        ),
-    ] = False,
+    steer_calls: SteerCallsOption = False,
     call_threshold: Annotated[
         float | None,
         typer.Option(

@@ -59,14 +59,12 @@ HOSTILE: dict[str, Change] = {
     "fewer rows": lacks(lambda array: array[:-1]),
     "more rows": lacks(lambda array: np.append(array, 0)),
     "more rows that lack something": lacks(lambda array: np.append(array, 1)),
-    "one row less that is stored_rows": lacks(
-        lambda array: np.where(np.arange(len(array)) == len(array) - 1, 1, array)
-    ),
-    "one row more that is stored_rows": lacks(lambda array: np.where(np.arange(len(array)) == 0, 0, array)),
+    "one row less that is held": lacks(lambda array: np.where(np.arange(len(array)) == len(array) - 1, 1, array)),
+    "one row more that is held": lacks(lambda array: np.where(np.arange(len(array)) == 0, 0, array)),
     "groups of layers that are not there": lacks(lambda array: array * 2),
     "very many groups": lacks(lambda array: array * 255),
     "another shape": lacks(lambda array: array.reshape(-1, 1)),
-    "a window that is not stored_rows": none_held,
+    "a window that is not held": none_held,
 }
 
 

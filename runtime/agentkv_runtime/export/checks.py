@@ -9,8 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from agentkv_runtime.errors import ExportError
-from agentkv_runtime.folder.manifest import MANIFEST_NAME
 from agentkv_runtime.folder.contents import config_missing, files_to_choose, tokenizer_missing
+from agentkv_runtime.folder.manifest import MANIFEST_NAME
 from agentkv_runtime.folder.staging import holds_nothing
 from agentkv_runtime.hf.config_check import check_config
 from agentkv_runtime.sources.source import is_gguf

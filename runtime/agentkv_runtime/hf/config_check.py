@@ -15,7 +15,9 @@ from agentkv_runtime.hf.tensors import open_tensors
 
 __all__ = ["check_config"]
 
-_OF_A_LAYER = re.compile(r"(?:(?:model|transformer|backbone|gpt_neox)\.)?(?:layers|h)\.(?P<layer>\d{1,6})\.(?P<rest>.+)")
+_OF_A_LAYER = re.compile(
+    r"(?:(?:model|transformer|backbone|gpt_neox)\.)?(?:layers|h)\.(?P<layer>\d{1,6})\.(?P<rest>.+)"
+)
 _OF_NO_USE = "rotary_emb.inv_freq"  # in older files, and not in every layer
 
 

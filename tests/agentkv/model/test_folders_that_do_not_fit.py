@@ -49,18 +49,29 @@ ROWS: list[tuple[str, Damage, str]] = [
     ("more layers", said(num_hidden_layers=6), r"config.json: num_hidden_layers is 6, .* 4 layers.*Download the whole"),
     ("misspelt", said(model_type="lama"), r"config.json: model_type is 'lama', .* type 'llama'. Write 'llama' there"),
     ("no type", said(model_type=None), r"config.json: names no model_type.*Download the whole model"),
-    ("a wider layer", said(intermediate_size=1408), r"gate_proj.weight is \[704, 256\], and by its config \[1408, 256\]"),
+    (
+        "a wider layer",
+        said(intermediate_size=1408),
+        r"gate_proj.weight is \[704, 256\], and by its config \[1408, 256\]",
+    ),
     ("no JSON", lambda folder: (folder / "config.json").write_text("{"), r"config.json: cannot be read"),
     ("no config", without("config.json"), r"no config.json, which says what model model.safetensors is of. Download"),
     ("no tokenizer", without("tokenizer.json"), r"no tokenizer.json.*Download the whole model, with its tokenizer"),
-    ("an older tokenizer", instead("tokenizer.json", "tokenizer.model"), r"tokenizer.model is not read.*save_pretrained"),
+    (
+        "an older tokenizer",
+        instead("tokenizer.json", "tokenizer.model"),
+        r"tokenizer.model is not read.*save_pretrained",
+    ),
     ("no weights", without("model.safetensors"), r"holds no weights .*Download the whole model"),
     ("files for llama.cpp", instead("model.safetensors", "a.gguf"), r"with a GGUF file: a.gguf. Give the file, as /"),
     (
         "files alone",
         lambda folder: (
             without("model.safetensors", "config.json")(folder),
-            [(folder / f"{name}.gguf").touch() for name in ("b", "a", "mmproj", "c-00001-of-00002", "c-00002-of-00002")],
+            [
+                (folder / f"{name}.gguf").touch()
+                for name in ("b", "a", "mmproj", "c-00001-of-00002", "c-00002-of-00002")
+            ],
         ),
         r"with 3 GGUF files: a.gguf, b.gguf, c-00001-of-00002.gguf. Give the file, as .*a.gguf",
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,18 +15,17 @@ Call = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def calls() -> dict[str, Call]:
-    ctx = kv.Context.open("nano", capacity=256).sync()
-    agent = kv.Agent("You are Nano.")
-    branch = ctx.branch("Hello")
-    return {
-        "open": lambda **how: kv.Context.open("nano", **how),
-        "connect": lambda **how: kv.Context.connect("http://127.0.0.1:1/v1", **how),
-        "generate": lambda **how: branch.generate(**how),
-        "stream": lambda **how: branch.stream(**how),
-        "Agent": lambda **how: kv.Agent("", **how),
-        "run": lambda **how: branch.run(agent, "Hi", **how),
-    }
+def calls() -> Iterator[dict[str, Call]]:
+    with kv.Context.open("nano", capacity=256).sync() as ctx:
+        agent, branch = kv.Agent("You are Nano."), ctx.branch("Hello")
+        yield {
+            "open": lambda **how: kv.Context.open("nano", **how),
+            "connect": lambda **how: kv.Context.connect("http://127.0.0.1:1/v1", **how),
+            "generate": lambda **how: branch.generate(**how),
+            "stream": lambda **how: branch.stream(**how),
+            "Agent": lambda **how: kv.Agent("", **how),
+            "run": lambda **how: branch.run(agent, "Hi", **how),
+        }
 
 
 ROWS = [

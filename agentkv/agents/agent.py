@@ -362,4 +362,4 @@ class Agent(Generic[Deps, Out]):
         return checked_tools([*self.tools, *further])
 
 
-Agent.__init__ = known_keywords(Agent.__init__)  # type: ignore[method-assign] # a dataclass makes it
+type.__setattr__(Agent, "__init__", known_keywords(vars(Agent)["__init__"]))  # which the dataclass made

@@ -83,7 +83,8 @@ def _print_available(here: list[str]) -> None:
 
 
 def _print_found() -> None:
-    rows, complaints = [], []
+    rows: list[tuple[str, str]] = []
+    complaints = []
     for name, size, why in _found():
         if why:
             complaints.append(f"{name}: {why}")

@@ -220,7 +220,7 @@ def test_a_chat_on_a_terminal_offers_the_download(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("qwen", "OWNER/MODEL. Did you mean qwen3 or qwen3:4b or"),
+        ("qwen", "OWNER/MODEL. Did you mean qwen3 or qwen2.5 or"),
         ("Qwen3-0.6B", "OWNER/MODEL. Did you mean qwen3:0.6b or"),
         ("mine", "OWNER/MODEL. Did you mean somebody/mine-GGUF"),
         ("zzzz", "OWNER/MODEL. `agentkv list --available` shows the short names"),

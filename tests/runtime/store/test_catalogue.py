@@ -46,6 +46,6 @@ def test_the_nearest_names_come_first() -> None:
     assert nearest("qwen3:0.6")[0] == "qwen3:0.6b"
     assert nearest("qwen")[0] == "qwen3"
     assert nearest("Qwen3-0.6B")[0] == "qwen3:0.6b"
-    assert nearest("mine", ["Me/Mine-GGUF", "other"]) == ["Me/Mine-GGUF"]
+    assert nearest("mine", ["Me/Mine-GGUF", "other"])[0] == "Me/Mine-GGUF"
     assert len(nearest("qwen")) <= 4
     assert nearest("zzzz") == []

@@ -8,10 +8,13 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import partial
 from itertools import groupby, pairwise
 from typing import Any
 
+from .._types.errors import InvalidInput
+from .._types.show import preview
 from .messages import WriteCalls, text_of, with_calls_as_text, with_result_as_words
 
 Messages = Sequence[Mapping[str, Any]]
@@ -20,6 +23,11 @@ Try = Callable[[Messages, Tools, bool, float], str]
 """Renders messages with a template, "" if it refuses them; `bool`: whether the assistant speaks next."""
 
 GIVES_INSTRUCTIONS = ("system", "developer")
+ROLES = (*GIVES_INSTRUCTIONS, "user", "assistant", "tool")
+"""Roles that messages have for any template; others only for one that names them."""
+_ELSEWHERE = {"human": "user", "ai": "assistant", "bot": "assistant", "gpt": "assistant", "model": "assistant"}
+_ELSEWHERE |= {"function": "tool"}
+"""Roles of other data sets and libraries."""
 _ONE, _OTHER = (secrets.token_hex(8) for _ in range(2))  # words that no template has of its own
 _USER, _ANSWER = {"role": "user", "content": "."}, {"role": "assistant", "content": "."}
 
@@ -50,6 +58,22 @@ _KINDS: Mapping[str, Sequence[Messages]] = {
     ],
 }
 """Probes by kind of message: a template takes a kind if it writes the words of one of its lists."""
+
+
+def check_roles(messages: Messages, named: Callable[[str], bool]) -> None:
+    """Raises InvalidInput for a role that is none of `ROLES` and that the template does not name.
+
+    Many templates write whatever role they are given, and the model has seen none of these.
+    """
+    for message in messages:
+        role = message["role"]
+        if role not in ROLES and not named(role):
+            usual = _ELSEWHERE.get(role.lower()) or next(iter(get_close_matches(role.lower(), ROLES, 1)), None)
+            hint = f"did you mean {usual!r}? " if usual else ""
+            raise InvalidInput(
+                f"a message has the role {preview(role)}, which the chat template does not name; {hint}roles are "
+                f"{', '.join(map(repr, ROLES))}, and those that the model's template names"
+            )
 
 
 class Roles:

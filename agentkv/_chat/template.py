@@ -13,7 +13,7 @@ from agentkv_runtime.errors import FormatError, TemplateTimeout, TokenizerError
 from .._types.errors import InvalidInput
 from .._types.log import log
 from .messages import text_of, with_empty_content, with_joined_parts, with_reasoning_as, with_text_parts
-from .roles import GIVES_INSTRUCTIONS, Roles
+from .roles import GIVES_INSTRUCTIONS, Roles, check_roles
 from .tool_results import check_answered, has_plain_ids, with_plain_ids
 from .tools_in_words import messages_in_words
 
@@ -140,6 +140,7 @@ class TemplateRenderer:
         If there is no question yet, and the template writes instructions and tools only together with the first one,
         the result is the common beginning for all questions.
         """
+        check_roles(messages, self._tokenizer.names_role)
         with template_errors():
             if tools and self._tells_tools is None:
                 self._tells_tools = self._must_tell(tools, seconds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
@@ -126,22 +126,26 @@ def print_rows(title: str, rows: Sequence[tuple[str, str]]) -> None:
     stdout.print(table)
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Prints a table whose first column has names and whose others have numbers, within the terminal's width.
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], words: Collection[str] = ()) -> None:
+    """Prints a table within the terminal's width. Its first column has names, those of `words` texts, and all others
+    numbers; an empty title is not printed.
 
     Elsewhere prints one line per row, for programs to parse.
     """
+    left = [not number or column in words for number, column in enumerate(columns)]
     if stdout.is_terminal:
-        table = Table(title=escaped(title), title_justify="left", box=None, header_style="bold")
-        for number, column in enumerate(columns):
-            table.add_column(column, overflow="fold", justify="right" if number else "left")
+        table = Table(title=escaped(title) or None, title_justify="left", box=None, header_style="bold")
+        for column, is_left in zip(columns, left, strict=True):
+            table.add_column(column, overflow="fold", justify="left" if is_left else "right")
         for row in rows:
             table.add_row(*map(escaped, row))
         stdout.print(table)
         return
     every = [columns, *rows]
     widths = [max(len(row[at]) for row in every) for at in range(len(columns))]
+    sides = ["<" if is_left else ">" for is_left in left]
     lines = [
-        f" {row[0]:<{widths[0]}}" + "".join(f"  {row[at]:>{widths[at]}}" for at in range(1, len(row))) for row in every
+        " " + "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)).rstrip()
+        for row in every
     ]
-    stdout.print("\n".join(map(printable, [title, *lines])), soft_wrap=True, markup=False, highlight=False)
+    stdout.print("\n".join(map(printable, [title, *lines][not title :])), soft_wrap=True, markup=False, highlight=False)

@@ -20,7 +20,7 @@ from .._model.drafters import INHERIT, Inherit, Speculative
 from .._model.generate_options import MOST_TOKENS, GenerateOptions, Thinking
 from .._storage.offload import InFile, InMemory, OffloadedCells  # here: a verb may find no file to be opened any more
 from .._storage.save import Progress, Saved
-from .._types.checks import Prompt, checked_count, checked_name, checked_path
+from .._types.checks import Prompt, checked_count, checked_name, checked_path, known_keywords
 from .._types.errors import InvalidInput
 from .._types.mark import Mark
 from .._types.message import Message
@@ -236,6 +236,7 @@ class Branch:
         self, *, output: GrammarSource[Out] | Constraint, output_retries: int = ..., **how: Unpack[GenerateKwargs]
     ) -> Generation[Out]: ...
 
+    @known_keywords
     async def generate(
         self,
         *,
@@ -312,6 +313,7 @@ class Branch:
         **how: Unpack[GenerateKwargs],
     ) -> TokenStream[Out]: ...
 
+    @known_keywords
     def stream(
         self,
         *,

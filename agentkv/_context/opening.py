@@ -9,6 +9,7 @@ from functools import wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec
 
+from .._types.checks import known_keywords
 from .._types.errors import InvalidInput, WrongEventLoop
 from .handle import core_of
 
@@ -63,6 +64,7 @@ def context_opener(open_it: Callable[P, AsyncIterator[Context]]) -> Callable[P, 
     """`contextlib.asynccontextmanager` whose result also has `sync`."""
     made = asynccontextmanager(open_it)
 
+    @known_keywords
     @wraps(open_it)
     def opened(*args: P.args, **kwargs: P.kwargs) -> ContextOpener:
         return ContextOpener(made(*args, **kwargs))

@@ -182,9 +182,10 @@ def _open_torch(options: Options) -> tuple[Any, ModelInfo, Tokenizer, Window]:
     from agentkv_runtime.torch_backend.session import open_torch_session
 
     if not is_hf_folder(options.path):
+        what = "is not a Hugging Face folder (it has no config.json)" if options.path.is_dir() else "is no folder"
         raise ModelError(
-            f"{options.path} is not a Hugging Face folder (it has no config.json), which is what backend 'torch' runs; "
-            "give that folder, or leave backend out to run an exported model"
+            f"{options.path} {what}, and backend 'torch' runs the folders that Hugging Face's files are in alone; give "
+            "one, or leave backend and device out: GGUF files, names and exported models run without"
         )
     options.check_backend("torch")
     tokenizer = Tokenizer.from_folder(options.path)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,36 @@ from .show import preview
 
 ChatMessage: TypeAlias = Mapping[str, Any] | Message
 Prompt: TypeAlias = str | bytes | Sequence[int] | NDArray[np.integer[Any]] | Sequence[ChatMessage]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_calls: dict[str, Collection[str]] = {}
+"""Keywords of the public calls whose keywords are checked."""
+
+
+def known_keywords(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorator: calls with an unknown keyword raise InvalidInput that says what may be meant and where that lives."""
+    call = function.__qualname__.removesuffix(".__init__")
+    _, *own = inspect.signature(function).parameters  # without self or cls
+    _calls[call] = known = dict.fromkeys(own)
+
+    @wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not kwargs.keys() <= known.keys():
+            check_keywords(kwargs, call, known)
+        return function(*args, **kwargs)
+
+    return checked
+
+
+def check_keywords(given: Iterable[str], call: str, known: Collection[str]) -> None:
+    """Raises InvalidInput for the first keyword that is none of those that `call` takes, with advice."""
+    for name in given:
+        if name not in known:
+            from .keywords import advice_on
+
+            raise InvalidInput(advice_on(name, call, {**_calls, call: known}))
 
 
 def checked_text(value: str | bytes, what: str) -> str:

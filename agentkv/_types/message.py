@@ -36,7 +36,7 @@ class Message:
     """One message of `Branch.messages`. Prompts take it as well as a mapping.
 
     Attributes:
-        role: "system", "user", "assistant", "tool", or another one that the chat template knows.
+        role: "system", "user", "assistant", "tool", or another one that the chat template names.
         content: its text.
         reasoning: the model's reasoning before its answer; None where there is none.
         calls: the tool calls.

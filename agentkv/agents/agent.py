@@ -16,7 +16,7 @@ from .._context.context import Context
 from .._context.handle import core_of, handle_of
 from .._model.drafters import INHERIT, Inherit, Speculative
 from .._model.generate_options import Thinking
-from .._types.checks import as_messages, checked_items, checked_text
+from .._types.checks import as_messages, check_keywords, checked_items, checked_text, known_keywords
 from .._types.errors import InvalidInput
 from .._types.show import preview
 from .answer_format import AnswerFormat
@@ -337,6 +337,7 @@ class Agent(Generic[Deps, Out]):
         return await turn.run(prompt, False)
 
     def _steered(self, steer: Steer) -> Steering:
+        check_keywords(steer, "a turn of an Agent", RunKwargs.__annotations__)
         return replace(self.steering, **steer) if steer else self.steering
 
     async def _turn(
@@ -359,3 +360,6 @@ class Agent(Generic[Deps, Out]):
     async def _all_tools(self) -> tuple[Tool[Any, ..., Any], ...]:
         further = [tool for toolset in self.toolsets for tool in await toolset.tools()]
         return checked_tools([*self.tools, *further])
+
+
+type.__setattr__(Agent, "__init__", known_keywords(vars(Agent)["__init__"]))  # which the dataclass made

@@ -11,7 +11,7 @@ from agentkv_runtime.folder.printable import printable
 
 from .._console.console import escaped, fail, reporting, stdout
 from .._types.errors import ContextFull, LimitReached
-from .options import CallFormatOption, SteerCallsOption, ThreadsOption
+from .options import CallFormatOption, QuantOption, SteerCallsOption, ThreadsOption
 
 
 def chat(
@@ -32,6 +32,7 @@ def chat(
     spec: Annotated[bool, typer.Option("--spec/--no-spec", help="Draft from what was said before.")] = False,
     load: Annotated[Path | None, typer.Option(metavar="FILE", help="Go on from branches that were saved.")] = None,
     capacity: Annotated[int, typer.Option(min=1, help="Cells of the cache: tokens of all branches.")] = 16384,
+    quant: QuantOption = None,
     threads: ThreadsOption = None,
     call_format: CallFormatOption = None,
     steer_calls: SteerCallsOption = False,
@@ -54,7 +55,7 @@ def chat(
 
         if model is not None and sys.stdin.isatty() and not model.exists():
             offer(str(model))
-        folder = models.nano() if model is None else folder_called(model.expanduser())
+        folder = models.nano() if model is None else folder_called(model.expanduser(), quant=quant)
         is_nano = folder == models.nano()
         called = folder.resolve().name if model is None or model.exists() else printable(model)
         how = ChatOptions(
@@ -70,6 +71,7 @@ def chat(
             speculates=spec,
             load=load,
             capacity=capacity,
+            quant=quant,
             threads=threads,
             call_format=call_format,
             rescue="steer" if steer_calls else True,

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from typing import Annotated
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
-from .._console.console import bytes_text, escaped, reporting, stdout
+from .._console.console import bytes_text, escaped, print_table, reporting, stdout
+
+if TYPE_CHECKING:
+    from agentkv_runtime.store.entries import Entry, Options
 
 
 def list_models(
@@ -36,10 +40,11 @@ def _print_here() -> list[str]:
     from agentkv_runtime.store.home import home
     from agentkv_runtime.store.names import cached_models
 
+    exports = [(name, entry) for entry in entries() for name in entry.names]
+    alike = Counter((name, entry.options) for name, entry in exports)
     rows = [
-        (name, bytes_text(entry.size), str(entry.options), entry.commit[:8], _ago(entry.used))
-        for entry in entries()
-        for name in entry.names
+        (name, bytes_text(entry.size), _options(entry, name, alike), entry.commit[:8], _ago(entry.used))
+        for name, entry in exports
     ]
     rows += [
         (name, bytes_text(model.size), "a GGUF file, as it is", _commit(model.path.parts), "")
@@ -48,42 +53,46 @@ def _print_here() -> list[str]:
     if not rows:
         stdout.print(f"No models in {escaped(home())} yet. Get one with: agentkv pull NAME", soft_wrap=True)
     else:
-        table = _table("name", "size", "options", "commit", "used")
-        for row in rows:
-            table.add_row(*map(escaped, row))
-        stdout.print(table)
+        print_table("", ("name", "size", "options", "commit", "used"), rows, words=("options", "commit", "used"))
     return [row[0] for row in rows]
 
 
 def _print_available(here: list[str]) -> None:
     from agentkv_runtime.store.catalogue import POSITIONS, catalogue
 
-    table = _table("agentkv pull", "size", "memory", "licence", "tools")
-    for model in catalogue():
-        if model.name not in here:
-            name = f"{model.name} (usual)" if model.usual else model.name
-            table.add_row(name, bytes_text(model.size), bytes_text(model.memory), model.licence, model.tools)
+    rows = [
+        (
+            f"{model.name} (usual)" if model.usual else model.name,
+            bytes_text(model.size),
+            bytes_text(model.memory),
+            model.licence,
+            model.tools,
+        )
+        for model in catalogue()
+        if model.name not in here
+    ]
     if here:
         stdout.print()
-    stdout.print(table)
+    print_table("", ("agentkv pull", "size", "memory", "licence", "tools"), rows, words=("licence", "tools"))
     stdout.print(
         f"memory: the file and {POSITIONS} positions of fp16. tools: whether it calls them, as measured. "
         "usual: what the family's name alone means.",
         style="dim",
+        soft_wrap=True,
     )
 
 
 def _print_found() -> None:
-    table = _table("name", "size")
+    rows: list[tuple[str, str]] = []
     complaints = []
     for name, size, why in _found():
         if why:
             complaints.append(f"{name}: {why}")
         else:
-            table.add_row(escaped(name), bytes_text(size))
-    if table.row_count:
-        stdout.print(table)
-        stdout.print("Used where they lie: agentkv chat NAME, kv.Context.open(NAME)", style="dim")
+            rows.append((name, bytes_text(size)))
+    if rows:
+        print_table("", ("name", "size"), rows)
+        stdout.print("Used where they lie: agentkv chat NAME, kv.Context.open(NAME)", style="dim", soft_wrap=True)
     else:
         stdout.print("No models of other programs were found.")
     for line in complaints:
@@ -100,11 +109,11 @@ def _found() -> Iterator[tuple[str, int, str]]:
             yield f"{prefix}:{model.name}", size, why
 
 
-def _table(*titles: str) -> Table:
-    table = Table(box=None, header_style="bold")
-    for title in titles:
-        table.add_column(title, overflow="fold", justify="right" if title in ("size", "memory") else "left")
-    return table
+def _options(entry: Entry, name: str, alike: Mapping[tuple[str, Options], int]) -> str:
+    """The options of an export; of several alike, as of a file that changed, also when this one was made."""
+    if alike[name, entry.options] == 1:
+        return str(entry.options)
+    return f"{entry.options}, made {datetime.fromtimestamp(entry.names[name]):%Y-%m-%d %H:%M:%S}"
 
 
 def _commit(parts: tuple[str, ...]) -> str:

@@ -121,6 +121,8 @@ def rm(
             name = path_text(Path(name).resolve())  # exports of folders go by their whole path
         found = named(name)
         file = None if is_stored(name) else file_called(name)
+        if name == "nano" and not found:
+            fail("nano is part of agentkv itself, so there is nothing to remove")
         if not found and file is None:
             raise StoreError(f"no model is called {name}. See what there is with: agentkv list")
         size = sum(entry.size for entry in found if len(entry.names) == 1) + (file.stat().st_size if file else 0)

@@ -16,4 +16,11 @@ SteerCallsOption: TypeAlias = Annotated[
         help="Hold calls to a spelling that reads from the first message on, not after two others were rescued.",
     ),
 ]
+QuantOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Weights of a model that is exported when it is opened: q4 to q8, none, file, as of export.",
+    ),
+]
 ThreadsOption: TypeAlias = Annotated[int | None, typer.Option(min=1, help="Of the model.")]

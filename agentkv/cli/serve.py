@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from .._console.console import fail, reporting
-from .options import CallFormatOption, SteerCallsOption, ThreadsOption
+from .options import CallFormatOption, QuantOption, SteerCallsOption, ThreadsOption
 
 if TYPE_CHECKING:
     from .._model.drafters import Speculative
@@ -68,6 +68,7 @@ def serve(
             metavar="FILE", help="Saved branches: conversations that begin with their messages go on from them."
         ),
     ] = None,
+    quant: QuantOption = None,
     threads: ThreadsOption = None,
     call_format: CallFormatOption = None,
     rescue: Annotated[
@@ -146,6 +147,7 @@ def serve(
         "sinks": sinks,
         "quantize_after": quantize_after,
         "speculative": _strategy(speculative, model, draft),
+        "quant": quant,
         "threads": threads,
         "call_format": call_format,
         "rescue": "steer" if steer_calls else rescue,

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import from_json
 
 from .._chat.messages import checked_messages, text_of
 from .._types.errors import InvalidInput
 from ..agents.tool import Retry
 from .worlds import World, WorldData, tools_of
 
+_FORMS = "write one case a line as JSON, or all of them as one JSON array"
 ExpectedCall = Annotated[dict[str, dict[str, list[Any]]], Field(min_length=1, max_length=1)]
 
 
@@ -33,6 +35,18 @@ class ToolDefinition(_Document):
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")
     description: str = ""
     parameters: dict[str, Any]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_openai(cls, value: Any) -> Any:
+        """Takes a tool in OpenAI's form, too: {"type": "function", "function": {...}}."""
+        if (
+            isinstance(value, Mapping)
+            and value.get("type") == "function"
+            and isinstance(value.get("function"), Mapping)
+        ):
+            return {name: part for name, part in value["function"].items() if name != "strict"}
+        return value
 
     @field_validator("parameters")
     @classmethod
@@ -140,23 +154,44 @@ class Case(_Document):
 
 
 def read_cases(path: Path) -> list[Case]:
-    """Reads the cases of a JSON Lines file. Raises InvalidInput that names the line, and OSError."""
+    """Reads the cases of a file: one a line as JSON, or a JSON array of them, or a single one, over any lines.
+
+    Raises InvalidInput that names the line, or the case in an array, and OSError.
+    """
     found: dict[str, Case] = {}
-    for number, line in enumerate(path.read_bytes().splitlines(), 1):
-        if not line.strip():
-            continue
+    for where, document in _documents(path.read_bytes()):
         try:
-            case = Case.model_validate_json(line)
+            case = Case.model_validate_json(document) if isinstance(document, bytes) else Case.model_validate(document)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise InvalidInput(f"{path}, line {number}: {where + ': ' if where else ''}{first['msg']}") from error
+            raise InvalidInput(f"{path}, {where}: {_fault(error)}") from error
         if case.id in found:
-            raise InvalidInput(f"{path}, line {number}: there is a case {case.id!r} before; ids name cases")
+            raise InvalidInput(f"{path}, {where}: there is a case {case.id!r} before; ids name cases")
         found[case.id] = case
     if not found:
-        raise InvalidInput(f"{path} has no cases; write one a line, as JSON")
+        raise InvalidInput(f"{path} has no cases; {_FORMS}")
     return list(found.values())
+
+
+def _documents(data: bytes) -> Iterator[tuple[str, Any]]:
+    """The cases of a file, each with its place: lines, or what JSON over several lines holds."""
+    lines = [(f"line {number}", line) for number, line in enumerate(data.splitlines(), 1) if line.strip()]
+    try:
+        whole = from_json(data)
+    except ValueError:  # several documents, or none that is whole
+        yield from lines
+        return
+    cases = whole if isinstance(whole, list) else [whole]
+    yield from (
+        (f"case {number}" if isinstance(whole, list) else lines[0][0], one) for number, one in enumerate(cases, 1)
+    )
+
+
+def _fault(error: ValidationError) -> str:
+    """The first fault of a case, with its place in it."""
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"]))
+    forms = f"; {_FORMS}" if first["type"] == "json_invalid" else ""
+    return f"{where + ': ' if where else ''}{first['msg']}{forms}"
 
 
 def chosen(cases: Iterable[Case], categories: Sequence[str], n: int) -> list[Case]:

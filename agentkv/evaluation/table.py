@@ -9,7 +9,20 @@ from statistics import fmean
 from .interval import wilson
 from .run import CaseResult
 
-COLUMNS = ("category", "right", "of", "share", "95%", "calls", "rescued", "tokens", "s/case", "stopped", "errors")
+COLUMNS = (
+    "category",
+    "right",
+    "of",
+    "share",
+    "95%",
+    "calls",
+    "rescued",
+    "tokens",
+    "s/case",
+    "stopped",
+    "right, cut",
+    "errors",
+)
 ALL = "all"
 
 
@@ -28,6 +41,7 @@ class Score:
         tokens: number of generated tokens.
         seconds: average seconds of a case, waiting for other cases included.
         stopped: number of cases that a limit ended.
+        cut: number of these that are right, as what called nothing where nothing was to be called and never answered.
         errors: number of cases without a reply.
     """
 
@@ -41,6 +55,7 @@ class Score:
     tokens: int
     seconds: float
     stopped: int
+    cut: int
     errors: int
 
     def row(self) -> tuple[str, ...]:
@@ -48,7 +63,7 @@ class Score:
         share = f"{100 * self.right / self.n:.0f}%" if self.n else ""
         interval = f"{100 * self.low:.0f}-{100 * self.high:.0f}%"
         counts = map(str, (self.calls, self.rescued, self.tokens))
-        ends = map(str, (self.stopped, self.errors))
+        ends = map(str, (self.stopped, self.cut, self.errors))
         return (self.category, str(self.right), str(self.n), share, interval, *counts, f"{self.seconds:.1f}", *ends)
 
 
@@ -74,5 +89,6 @@ def _score(category: str, results: Sequence[CaseResult]) -> Score:
         tokens=sum(outcome.tokens for outcome in outcomes),
         seconds=fmean(outcome.seconds for outcome in outcomes) if outcomes else 0.0,
         stopped=sum(outcome.stopped is not None for outcome in outcomes),
+        cut=sum(result.verdict.right and result.outcome.stopped is not None for result in results),
         errors=sum(outcome.error is not None for outcome in outcomes),
     )

@@ -63,6 +63,7 @@ class ChatOptions:
     speculates: bool
     load: Path | None
     capacity: int
+    quant: str | None
     threads: int | None
     call_format: str | None = None
     rescue: Rescue = True
@@ -84,7 +85,13 @@ async def talking(how: ChatOptions) -> None:
     )
     room = AnnouncedDropOldest(stdout if stdout.is_terminal else stderr)
     async with Context.open(
-        how.model, how.capacity, threads=how.threads, overflow=room, call_format=how.call_format, rescue=how.rescue
+        how.model,
+        how.capacity,
+        quant=how.quant,
+        threads=how.threads,
+        overflow=room,
+        call_format=how.call_format,
+        rescue=how.rescue,
     ) as context:
         if not context.tokenizer.has_chat_template:
             raise InvalidInput(

@@ -9,8 +9,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from agentkv_runtime.errors import ExportError
+from agentkv_runtime.folder.contents import config_missing, files_to_choose, tokenizer_missing
 from agentkv_runtime.folder.manifest import MANIFEST_NAME
 from agentkv_runtime.folder.staging import holds_nothing
+from agentkv_runtime.hf.config_check import check_config
 from agentkv_runtime.sources.source import is_gguf
 
 __all__ = ["check_rows", "check_source", "check_target", "check_torch", "check_value", "disk_errors", "needs"]
@@ -53,7 +55,8 @@ def check_value(holder: str, size: int, bound: str, rows: int) -> None:
 
 
 def check_source(src: Path) -> None:
-    """Raises ExportError unless `src` is a Hugging Face folder with weights and a tokenizer, or a GGUF file."""
+    """Raises ExportError unless `src` is a GGUF file, or a Hugging Face folder with weights, a tokenizer and the config
+    of these weights."""
     if is_gguf(src):
         return
     if not src.is_dir():
@@ -62,12 +65,16 @@ def check_source(src: Path) -> None:
         raise ExportError(f"{src}: {what}. Give the folder of a Hugging Face model, or a GGUF file")
     if (src / MANIFEST_NAME).is_file():
         raise ExportError(f"{src}: already an exported model folder. Give the Hugging Face folder it came from")
+    has_weights = any(src.glob("*.safetensors")) or any(src.glob("pytorch_model*.bin"))
+    if not has_weights and (instead := files_to_choose(src)):
+        raise ExportError(f"{src}: {instead}")
     if not (src / "config.json").is_file():
-        raise ExportError(f"{src}: not a Hugging Face folder: it has no config.json")
-    if not any(src.glob("*.safetensors")) and not any(src.glob("pytorch_model*.bin")):
+        raise ExportError(f"{src}: not a Hugging Face folder: it {config_missing(src)}")
+    if not has_weights:
         raise ExportError(f"{src}: holds no weights (*.safetensors). Download the whole model")
     if not (src / "tokenizer.json").is_file():
-        raise ExportError(f"{src}: has no tokenizer.json, which running the model needs")
+        raise ExportError(f"{src}: {tokenizer_missing(src)}")
+    check_config(src)
 
 
 def check_target(out: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentkv_runtime.errors import ModelFolderError, TokenizerError
+from agentkv_runtime.folder.contents import config_missing, files_to_choose
 from agentkv_runtime.folder.manifest import MANIFEST_NAME, Manifest, read_manifest
 from agentkv_runtime.folder.small_files import open_regular, read_object
 from agentkv_runtime.folder.verified import remembered_fingerprint
@@ -145,7 +146,7 @@ def _read_model_folder(path: Path) -> ModelFolder:
             f"{path}: a Hugging Face folder, not an exported one. Export it first: agentkv export {path} OUT_FOLDER"
         )
     if not os.path.lexists(path / MANIFEST_NAME):
-        raise ModelFolderError(f"{path}: not a model folder: it has no {MANIFEST_NAME}")
+        raise ModelFolderError(f"{path}: {_what_it_is(path)}")
     state = _state(path / MANIFEST_NAME)  # before it is read
     folder = ModelFolder(path, read_manifest(path / MANIFEST_NAME), state)
     if not folder.model_path.is_file():
@@ -159,6 +160,18 @@ def _read_model_folder(path: Path) -> ModelFolder:
             f"{folder.manifest.model_bytes}. Copy the folder again or export the model again"
         )
     return folder
+
+
+def _what_it_is(path: Path) -> str:
+    """What a folder without a manifest and a config holds instead, and what to do."""
+    if instead := files_to_choose(path):
+        return instead
+    if any(path.glob("*.safetensors")) or (path / "tokenizer.json").is_file():
+        return f"part of a Hugging Face folder: it {config_missing(path)}"
+    return (
+        f"not a model folder: it has no {MANIFEST_NAME}. Give the folder that `agentkv export` wrote, that of a "
+        "Hugging Face model, or a GGUF file"
+    )
 
 
 def _state(path: Path) -> tuple[int, ...]:

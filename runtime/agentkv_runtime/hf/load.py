@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from agentkv_runtime.errors import ExportError, UnsupportedModelError
+from agentkv_runtime.folder.printable import printable
+from agentkv_runtime.folder.small_files import read_object
 from agentkv_runtime.hf.blame import first_line
+from agentkv_runtime.hf.config_check import check_config
 from agentkv_runtime.hf.streaming import streamed_model
 from agentkv_runtime.hf.weight_files import check_index
 from agentkv_runtime.hf.weights import FolderWeights
@@ -38,13 +44,27 @@ def read_config(path: Path) -> PretrainedConfig:
     """Reads the config of a local folder. Raises ExportError without one, or for a model that agentkv cannot run."""
     if not (path / "config.json").is_file():
         raise ExportError(f"{path}: not a Hugging Face folder: it has no config.json. Download the whole model")
+    check_config(path)
     try:
         config: PretrainedConfig = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # each config class checks its fields in its own way
-        raise ExportError(f"{path}: transformers cannot read its config.json: {error}") from error
+        raise ExportError(_unread(path / "config.json", error)) from error
     if (refusal := _refusal(config)) is not None:
         raise UnsupportedModelError(f"{path}: {refusal}")
     return config
+
+
+def _unread(path: Path, error: Exception) -> str:
+    """Says why transformers could not read a config."""
+    kind = read_object(path, ExportError)["model_type"]
+    if kind in CONFIG_MAPPING_NAMES:
+        return f"{path}: transformers cannot read it: {error}"
+    near = get_close_matches(kind, CONFIG_MAPPING_NAMES)
+    hint = f"Did you mean {' or '.join(map(repr, near))}? " if near else ""
+    return (
+        f"{path}: model_type is {printable(kind[:40])!r}, which transformers {transformers.__version__} does not know. "
+        f"{hint}For a newer model: pip install --upgrade transformers"
+    )
 
 
 def load_model(src: str | Path, dtype: torch.dtype | None = torch.float32) -> PreTrainedModel:

@@ -14,7 +14,7 @@ from agentkv_runtime.errors import ExportError, UnsupportedModelError
 from agentkv_runtime.folder.printable import printable
 from agentkv_runtime.folder.small_files import read_object
 
-__all__ = ["PlainConfig", "plain_config"]
+__all__ = ["FAMILIES_BY_CLASS", "PlainConfig", "plain_config"]
 
 PlainConfig = dict[str, Any]
 """Settings of a `Decoder`, under transformers' names."""
@@ -148,6 +148,18 @@ _FAMILIES: dict[str, _Family] = {
         refused=("use_bidirectional_attention",),
     ),
 }
+FAMILIES_BY_CLASS = {
+    "GemmaForCausalLM": "gemma",
+    "Gemma3ForCausalLM": "gemma3_text",
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "mistral",
+    "Phi3ForCausalLM": "phi3",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+    "SeedOssForCausalLM": "seed_oss",
+    "SmolLM3ForCausalLM": "smollm3",
+}
+"""Model types of the families by transformers' classes, which `architectures` names."""
 _LOCAL_THETA = 10_000.0  # of Gemma 3's layers that slide
 
 

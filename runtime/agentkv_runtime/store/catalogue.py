@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -16,6 +17,8 @@ POSITIONS = 8192
 """Length of the history that `memory` counts, in positions."""
 _KEYS_AND_VALUES = 2
 _FP16 = 2  # bytes
+_LEAST = 3  # letters of a name that others may contain
+_MOST_NEAR = 4
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,14 @@ def listed(name: str) -> ListedModel | None:
     return next((one for one in catalogue() if one.name == asked or (one.usual and one.family == asked)), None)
 
 
-def nearest(name: str) -> list[str]:
-    """Short names that resemble `name`, the most similar first; perhaps none."""
-    names = {one.name for one in catalogue()} | {one.family for one in catalogue() if one.usual}
-    return get_close_matches(name.lower(), sorted(names), cutoff=0.5)
+def nearest(name: str, others: Iterable[str] = ()) -> list[str]:
+    """Short names, and those of `others`, that resemble `name`, at most four; perhaps none.
+
+    Those that contain it come first, the shortest before longer ones, and then the most similar.
+    """
+    asked = name.lower()
+    short = {one.name for one in catalogue()} | {one.family for one in catalogue() if one.usual}
+    names = {known.lower(): known for known in sorted({*short, *others})}
+    within = sorted((known for known in names if asked in known), key=len) if len(asked) >= _LEAST else []
+    close = get_close_matches(asked, list(names), cutoff=0.5)
+    return [names[known] for known in dict.fromkeys([*within, *close])][:_MOST_NEAR]

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from agentkv_runtime.errors import PullError
 from agentkv_runtime.folder.printable import printable
 from agentkv_runtime.store.catalogue import catalogue, listed, nearest
+from agentkv_runtime.store.entries import entries
 from agentkv_runtime.store.found.hub_cache import HubCache, cached_file
 from agentkv_runtime.store.found.model import Found
 from agentkv_runtime.store.found.stores import find_stored, is_stored
 from agentkv_runtime.store.hub import Name, parse_name
 
-__all__ = ["cached_models", "canonical", "did_you_mean", "file_called", "named_on_hub"]
+__all__ = ["cached_models", "canonical", "did_you_mean", "file_called", "named_on_hub", "suggesting"]
 
 
 def named_on_hub(text: str, revision: str | None = None) -> tuple[Name, str]:
@@ -68,8 +69,23 @@ def cached_models() -> Iterator[tuple[str, Found]]:
             yield short.get(found.name, found.name), found
 
 
+@contextmanager
+def suggesting(name: Name) -> Iterator[None]:
+    """Adds the nearest names to a PullError of the block about a name without an owner.
+
+    The hub knows some models by such names, so they are suspicious only once it does not.
+    """
+    try:
+        yield
+    except PullError as error:
+        if "/" in name.repo:
+            raise
+        raise PullError(f"{error}. Most names on the hub are OWNER/MODEL. {did_you_mean(name.repo)}") from error
+
+
 def did_you_mean(text: str) -> str:
-    """A hint with the nearest short names, for error messages."""
-    near = nearest(text)
+    """A hint with the nearest names, short ones and those of models that are here, for error messages."""
+    here = {name for entry in entries() for name in entry.names} | {name for name, _ in cached_models()}
+    near = nearest(text, here)
     hint = f"Did you mean {' or '.join(near)}? " if near else ""
     return f"{hint}`agentkv list --available` shows the short names"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 from pathlib import Path
 
 from agentkv_runtime.errors import ExportError, UnsupportedModelError
@@ -15,6 +16,7 @@ from agentkv_runtime.store.entries import Entry, Options, named
 from agentkv_runtime.store.home import locked
 from agentkv_runtime.store.hub import Name, Received, download, download_words
 from agentkv_runtime.store.making import export_once
+from agentkv_runtime.store.names import suggesting
 
 __all__ = ["name_with_adapter", "pull", "pull_file"]
 
@@ -48,7 +50,8 @@ def pull(
     """
     if adapter:
         called = name_with_adapter(called, adapter)
-    with locked(_lock_name(name), lambda: note("Another process downloads the same model: waiting for it.")):
+    wait = partial(note, "Another process downloads the same model: waiting for it.")
+    with locked(_lock_name(name), wait), suggesting(name):
         _check_torch(name, options, adapter, received)
         snapshot = download(name, received)
     return export_once(

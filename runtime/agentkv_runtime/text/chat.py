@@ -42,6 +42,10 @@ class ChatTemplate:
         """Whether one of the template's constants contains `text`."""
         return any(text in constant for constant in self._constants)
 
+    def names(self, role: str) -> bool:
+        """Whether one of the template's constants is `role`, as of a template that asks for it."""
+        return role in self._constants
+
     @cached_property
     def variables(self) -> frozenset[str]:
         """Names that the template reads and does not define: `messages`, `tools`, and options of its own."""

@@ -131,6 +131,10 @@ class Tokenizer:
         """Whether `text` is an added token or part of a chat template."""
         return text in self.added_ids or any(template.writes(text) for template in self._templates.values())
 
+    def names_role(self, role: str) -> bool:
+        """Whether a chat template names a role of messages."""
+        return any(template.names(role) for template in self._templates.values())
+
     @property
     def template_variables(self) -> frozenset[str]:
         """Names that the chat templates read, such as `enable_thinking`."""

@@ -244,6 +244,36 @@ async def same_logits(branch: kv.Branch) -> bool:
         return (await fresh.logits()).tobytes() == row
 
 
+@pytest.mark.parametrize(
+    ("role", "hint"),
+    [
+        ("human", "did you mean 'user'"),
+        ("Human", "did you mean 'user'"),
+        ("ai", "did you mean 'assistant'"),
+        ("model", "did you mean 'assistant'"),
+        ("function", "did you mean 'tool'"),
+        ("assistent", "did you mean 'assistant'"),
+        ("User", "did you mean 'user'"),
+        ("narrator", "does not name; roles are 'system', 'developer', 'user', 'assistant', 'tool', and"),
+    ],
+)
+async def test_a_role_that_no_template_names_is_refused(role: str, hint: str, open_context: OpenContext) -> None:
+    async with open_context() as ctx:
+        branch = await ctx.branch([SYSTEM])
+        with pytest.raises(kv.InvalidInput, match=hint):
+            await branch.extend([user("Hi."), {"role": role, "content": "Hello."}])
+        with pytest.raises(kv.InvalidInput, match=hint):
+            await ctx.branch([{"role": role, "content": "Hello."}])
+        assert spoken(branch) == [("system", "You are brief.")]
+
+
+async def test_a_role_that_the_template_names_is_taken(with_template: WithTemplate) -> None:
+    named = "{% for m in messages %}{% if m.role == 'critic' %}?{% endif %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    async with kv.Context.open(with_template(named), capacity=256) as ctx:
+        branch = await ctx.branch([user("Hi."), {"role": "critic", "content": "Oh."}])
+        assert branch.text.startswith("user: Hi.\n?critic: Oh.")
+
+
 async def test_a_message_that_is_no_list_says_so(open_context: OpenContext) -> None:
     async with open_context() as ctx:
         branch = await ctx.branch([{"role": "user", "content": "Hello"}])

@@ -12,8 +12,9 @@ from pathlib import Path
 import anyio
 import pexpect
 import pytest
-from agentkv_runtime.store.catalogue import listed
-from agentkv_runtime.store.entries import entries
+from agentkv_runtime.folder.manifest import Quantization
+from agentkv_runtime.store.catalogue import catalogue, listed
+from agentkv_runtime.store.entries import Entry, Options, entries
 from typer.testing import CliRunner, Result
 
 import agentkv as kv
@@ -193,7 +194,13 @@ def test_a_short_name_is_pulled_opened_listed_and_removed_without_torch(tmp_path
         lines = ran("list")[1].splitlines()
         assert any(line.startswith(f" {model.name} ") and COMMIT[:8] in line for line in lines[:3])
         assert not any(line.startswith(f" {model.name} ") for line in lines[3:])
-        assert max(map(len, lines)) <= 80
+        assert ran("rm", "nano", "--yes") == (
+            1,
+            "error: nano is part of agentkv itself, so there is nothing to remove\n",
+        )
+        for other in catalogue():  # nothing is wrapped for whatever reads it
+            rows = [line for line in lines if re.match(rf" {re.escape(other.name)} .* {re.escape(other.tools)}$", line)]
+            assert len(rows) == (other.name != model.name)
         assert "is not here" not in ran("chat", model.name)[1]  # it is opened, and holds nothing
         assert ran("rm", model.name, "--yes") == (0, f"Removed {model.name} (19.5 KiB).\n")
         assert ran("chat", model.name) == (1, missing)
@@ -208,6 +215,44 @@ def test_a_chat_on_a_terminal_offers_the_download(tmp_path: Path) -> None:
     person.expect(pexpect.EOF)
     person.close()
     assert person.exitstatus == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("qwen", "OWNER/MODEL. Did you mean qwen3 or qwen2.5 or"),
+        ("Qwen3-0.6B", "OWNER/MODEL. Did you mean qwen3:0.6b or"),
+        ("mine", "OWNER/MODEL. Did you mean somebody/mine-GGUF"),
+        ("zzzz", "OWNER/MODEL. `agentkv list --available` shows the short names"),
+    ],
+)
+def test_a_name_without_an_owner_that_nobody_has_is_answered_with_near_ones(
+    name: str, says: str, tmp_path: Path
+) -> None:
+    made("somebody/mine-GGUF", tmp_path / "agentkv", "a")
+    env = {**os.environ, "HF_HOME": str(tmp_path), "AGENTKV_HOME": str(tmp_path / "agentkv"), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run([*COMMAND, "pull", name], env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"error: {name}: not downloaded yet")
+    assert says in done.stderr
+
+
+def made(name: str, home: Path, key: str, when: float = 0.0, quant: Quantization = "file") -> None:
+    """An export of the store, by its name."""
+    options = Options(backend="cpu", quant=quant, dtype="fp32")
+    entry = Entry(key=key, folder="model", options=options, names={name: when})
+    (home / "models" / key / "model").mkdir(parents=True)
+    entry.write(home / "models" / key)
+
+
+def test_exports_of_a_file_that_changed_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTKV_HOME", str(tmp_path))
+    made("/models/a.gguf", tmp_path, "one", 1e9)
+    made("/models/a.gguf", tmp_path, "two", 1e9 + 1)
+    made("/models/a.gguf", tmp_path, "other", 1e9, "q4")
+    rows = [line.split("  ")[0:6] for line in run("list").output.splitlines() if "/models/a.gguf" in line]
+    assert len(rows) == len({tuple(row) for row in rows}) == 3
+    assert sum("made 2001-09-" in " ".join(row) for row in rows) == 2
 
 
 def test_files_in_parts_come_together(tmp_path: Path) -> None:

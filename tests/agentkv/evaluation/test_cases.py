@@ -90,6 +90,47 @@ def test_a_line_that_is_no_case_is_named(tmp_path: Path, line: Any, why: str) ->
     assert why in str(caught.value)
 
 
+ONE, OTHER = document(), document(id="b")
+FORMS = {
+    "a line each": (f"{json.dumps(ONE)}\n{json.dumps(OTHER)}", "ab"),
+    "blank lines": (f"\n\n{json.dumps(ONE)}\r\n\n{json.dumps(OTHER)}\n\n", "ab"),
+    "an array": (json.dumps([ONE, OTHER]), "ab"),
+    "an array over lines": (json.dumps([ONE, OTHER], indent=2), "ab"),
+    "one over lines": (json.dumps(OTHER, indent=2), "b"),
+    "one": (json.dumps(OTHER), "b"),
+}
+
+
+@pytest.mark.parametrize(("text", "ids"), FORMS.values(), ids=FORMS)
+def test_a_file_has_cases_in_any_usual_form(tmp_path: Path, text: str, ids: str) -> None:
+    file = tmp_path / "cases.json"
+    file.write_text(text)
+    assert [case.id for case in read_cases(file)] == [*ids]
+
+
+@pytest.mark.parametrize("more", [{}, {"strict": True}], ids=["bare", "strict"])
+def test_tools_in_the_form_of_openai_are_tools(tmp_path: Path, more: dict[str, Any]) -> None:
+    [case] = read_cases(written(tmp_path, document(tools=[{"type": "function", "function": {**WEATHER, **more}}])))
+    assert case.tools == made(document()).tools
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (json.dumps([document(), document(id="b", tools=[])], indent=2), "case 2: .*either tools"),
+        (json.dumps(document(), indent=2)[:-1], "line 1: Invalid JSON.*one case a line as JSON, or all"),
+        (json.dumps([document(), document()]), "case 2: there is a case 'a' before"),
+        ("[]", "has no cases; write one case a line"),
+        ("3", "line 1: Input should be a"),
+    ],
+)
+def test_other_files_say_which_form_is_read(tmp_path: Path, text: str, why: str) -> None:
+    file = tmp_path / "cases.json"
+    file.write_text(text)
+    with pytest.raises(kv.InvalidInput, match=why):
+        read_cases(file)
+
+
 def test_ids_name_cases(tmp_path: Path) -> None:
     with pytest.raises(kv.InvalidInput, match="line 2: there is a case 'a' before"):
         read_cases(written(tmp_path, document(), document()))

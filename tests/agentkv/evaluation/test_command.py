@@ -149,10 +149,13 @@ def test_a_table_counts_by_category() -> None:
         ("y", Outcome(error="ContextFull: no room")),
     ]
     results = [judged_of(outcome, category=category, id=str(at)) for at, (category, outcome) in enumerate(outcomes)]
+    talked_on = Outcome(stopped="max_tokens", tokens=5, seconds=0.8)  # BFCL takes it for right
+    results.append(judged_of(talked_on, category="z", id="4", expected={"called": False}))
     assert [score.row() for score in scores(results)] == [
-        ("x", "1", "2", "50%", "9-91%", "3", "2", "30", "1.0", "0", "0"),
-        ("y", "0", "2", "0%", "0-66%", "0", "0", "5", "0.5", "1", "1"),
-        ("all", "1", "4", "25%", "5-70%", "3", "2", "35", "0.8", "1", "1"),
+        ("x", "1", "2", "50%", "9-91%", "3", "2", "30", "1.0", "0", "0", "0"),
+        ("y", "0", "2", "0%", "0-66%", "0", "0", "5", "0.5", "1", "0", "1"),
+        ("z", "1", "1", "100%", "21-100%", "0", "0", "5", "0.8", "1", "1", "0"),
+        ("all", "2", "5", "40%", "12-77%", "3", "2", "40", "0.8", "2", "1", "1"),
     ]
 
 

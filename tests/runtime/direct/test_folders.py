@@ -177,7 +177,7 @@ HOSTILE: list[tuple[str, Callable[[Path], None], str]] = [
     ("a shape", put(DOWN, torch.ones(64, 64)), r"down_proj.weight is \[64, 64\], and by its config \[64, 128\]"),
     ("a vector", put(DOWN, torch.ones(64 * 128)), r"is \[8192\], and by its config"),
     ("missing", changed(lambda weights: weights.pop(DOWN)), "1 weights are missing .*down_proj"),
-    ("sizes", said(num_hidden_layers=3), "9 weights are missing"),
+    ("sizes", said(num_hidden_layers=3), "num_hidden_layers is 3, and the weights have 2 layers"),
     ("huge", said(num_hidden_layers=1 << 23), "num_hidden_layers is 8388608"),
     ("tied", said(tie_word_embeddings=True), "its files have another head"),
     ("no head", changed(lambda weights: weights.pop("lm_head.weight")), "1 weights are missing .lm_head.weight"),

@@ -44,4 +44,8 @@ def test_a_family_alone_is_its_usual_size() -> None:
 
 def test_the_nearest_names_come_first() -> None:
     assert nearest("qwen3:0.6")[0] == "qwen3:0.6b"
+    assert nearest("qwen")[0] == "qwen3"
+    assert nearest("Qwen3-0.6B")[0] == "qwen3:0.6b"
+    assert nearest("mine", ["Me/Mine-GGUF", "other"])[0] == "Me/Mine-GGUF"
+    assert len(nearest("qwen")) <= 4
     assert nearest("zzzz") == []

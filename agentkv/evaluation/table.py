@@ -20,7 +20,7 @@ COLUMNS = (
     "tokens",
     "s/case",
     "stopped",
-    "right, cut",
+    "cut",
     "errors",
 )
 ALL = "all"

@@ -79,8 +79,8 @@ def test_a_damaged_generation_config(tmp_path: Path, text: str) -> None:
 def hf_folder(path: Path, *, without: str = "") -> Path:
     path.mkdir()
     write_tokenizer(path)
-    for name in ("config.json", "model.safetensors"):
-        (path / name).write_text("{}")
+    (path / "config.json").write_text('{"model_type": "bloom"}')
+    (path / "model.safetensors").write_text("{}")
     if without:
         (path / without).unlink()
     return path

@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from agentkv_runtime.errors import ExportError, UnsupportedModelError
@@ -57,9 +56,9 @@ def read_config(path: Path) -> PretrainedConfig:
 def _unread(path: Path, error: Exception) -> str:
     """Says why transformers could not read a config."""
     kind = read_object(path, ExportError)["model_type"]
-    if kind in CONFIG_MAPPING_NAMES:
+    if kind in CONFIG_MAPPING:
         return f"{path}: transformers cannot read it: {error}"
-    near = get_close_matches(kind, CONFIG_MAPPING_NAMES)
+    near = get_close_matches(kind, list(CONFIG_MAPPING.keys()))
     hint = f"Did you mean {' or '.join(map(repr, near))}? " if near else ""
     return (
         f"{path}: model_type is {printable(kind[:40])!r}, which transformers {transformers.__version__} does not know. "

@@ -109,8 +109,8 @@ def test_export_without_torch_says_how_to_install_it(tmp_path: Path) -> None:
     src = tmp_path / "src"
     src.mkdir()
     write_tokenizer(src)
-    for name in ("config.json", "model.safetensors"):
-        (src / name).write_text("{}")
+    (src / "config.json").write_text('{"model_type": "bloom"}')
+    (src / "model.safetensors").write_text("{}")
     # An installation that has everything but torch.
     (tmp_path / "hide").mkdir()
     (tmp_path / "hide" / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')")

@@ -117,7 +117,7 @@ def test_a_failed_export_leaves_nothing(tmp_path: Path) -> None:
     before = sorted(path.name for path in tmp_path.iterdir())
     with pytest.raises(ExportError):
         export_folder(hf_folder(tmp_path / "src"), out, max_tokens=0)
-    with pytest.raises(ExportError, match=r"config\.json"):  # it names no architecture
+    with pytest.raises(ExportError, match="cannot be loaded as bloom"):
         export_folder(tmp_path / "src", out)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*before, "src"])
     read_model_folder(out).verify()

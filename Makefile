@@ -15,7 +15,7 @@ CONFIGURE_TESTS := cmake -S . -B build/tests -G Ninja -DAGENTKV_PYTHON=OFF -DAGE
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: help demo test pytest ctest test-remote test-vllm test-clients bench-vllm soak models bench bench-peers asan lint format stub docs install wheel clean
+.PHONY: help demo test pytest quick times ctest test-remote test-vllm test-clients bench-vllm soak models bench bench-peers asan lint format stub docs install wheel clean
 .DEFAULT_GOAL := help
 
 help: ## Lists the targets
@@ -28,8 +28,13 @@ demo: $(DONE)/install ## Installs agentkv without torch and runs examples/desk_a
 test: ctest pytest ## Runs every test: C++ and Python (downloads torch on the first run)
 
 pytest: $(DONE)/test-deps $(DONE)/install ## Runs the Python tests
-	@echo "==> Running the Python tests"
-	@$(PY) -m pytest -q -n $(JOBS) --dist loadfile
+	@$(PY) -m tests.run --workers $(JOBS)
+
+quick: $(DONE)/test-deps $(DONE)/install ## Runs the tests that what has changed most likely breaks (QUICK='--since main'), under two minutes
+	@$(PY) -m tests.quick --workers $(JOBS) $(QUICK)
+
+times: $(DONE)/test-deps ## Shows where the time of the last `make test` went
+	@$(PY) -m tests.times build/times
 
 # The tests that open_context and open_desk open a Context for.
 OVERS := agents aio chat context engine patterns spec storage types

@@ -28,6 +28,9 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = config.getoption("--times")
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
+        if not hasattr(config, "workerinput"):  # the first process, before any other
+            for path in folder.glob("*.jsonl"):
+                path.unlink()
         config.pluginmanager.register(Recorder((folder / f"{os.getpid()}.jsonl").open("w")))
 
 
@@ -95,6 +98,14 @@ def _function_of(record: dict[str, Any]) -> str:
 
 def _name_of(record: dict[str, Any]) -> str:
     return str(record["name"])
+
+
+def seconds_of_files(folder: Path) -> dict[str, float]:
+    """Seconds by the clock that each test file took, its own fixtures included."""
+    seconds: dict[str, float] = collections.defaultdict(float)
+    for record in _lines(folder):
+        seconds[_file_of(record)] += record["wall"]
+    return seconds
 
 
 TABLES: dict[str, tuple[str, Key]] = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import ast
 import collections
+import functools
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -25,7 +26,8 @@ SOURCES = {
     "agentkv_runtime": ROOT / "runtime" / "agentkv_runtime",
     "tests": ROOT / "tests",
 }
-NATIVE = "agentkv_runtime._core"
+NATIVE, PAGES = "agentkv_runtime._core", "tests.docs.reader"
+OTHERS = {".cpp": NATIVE, ".h": NATIVE, ".md": PAGES}  # what stands for files that are no Python
 
 
 def main() -> int:
@@ -63,16 +65,12 @@ def choose(changed: Iterable[Path], budget: float) -> list[str]:
 
 def nearest(changed: Iterable[Path]) -> list[str]:
     """Test files by their distance from what has changed."""
-    files = {name: path for name, path in modules()}
-    importers = collections.defaultdict(set)
-    for name, path in files.items():
-        for target in imports(name, path, files):
-            importers[target].add(name)
+    files, importers = modules(), graph()
     distance = {name: 0 for path in changed for name in beside(path, files)}
     queue = collections.deque(distance)
     while queue:
         name = queue.popleft()
-        for importer in importers[name] - distance.keys():
+        for importer in importers.get(name, set()) - distance.keys():
             distance[importer] = distance[name] + 1
             queue.append(importer)
     tests = [name for name in distance if files.get(name, ROOT).name.startswith("test_")]
@@ -86,11 +84,25 @@ def beside(path: Path, files: dict[str, Path]) -> Iterator[str]:
     yield from (name for name, file in files.items() if file == path or file.name == f"test_{path.stem}.py")
 
 
-def modules() -> Iterator[tuple[str, Path]]:
+@functools.cache
+def modules() -> dict[str, Path]:
+    """Files by the names that imports have for them."""
+    files = {}
     for package, folder in SOURCES.items():
         for path in sorted(folder.rglob("*.py")):
             parts = (package, *path.relative_to(folder).with_suffix("").parts)
-            yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+            files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return files
+
+
+@functools.cache
+def graph() -> dict[str, set[str]]:
+    """Who imports each module."""
+    importers = collections.defaultdict(set)
+    for name, path in modules().items():
+        for target in imports(name, path, modules()):
+            importers[target].add(name)
+    return dict(importers)
 
 
 def imports(name: str, path: Path, files: dict[str, Path]) -> Iterator[str]:

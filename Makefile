@@ -15,7 +15,7 @@ CONFIGURE_TESTS := cmake -S . -B build/tests -G Ninja -DAGENTKV_PYTHON=OFF -DAGE
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: help demo test pytest quick times ctest test-remote test-vllm test-clients bench-vllm soak models bench bench-peers asan lint format stub docs install wheel clean
+.PHONY: help demo test pytest quick flaky times ctest test-remote test-vllm test-clients bench-vllm soak models bench bench-peers asan lint lint-workflows format stub docs install wheel wheels clean
 .DEFAULT_GOAL := help
 
 help: ## Lists the targets
@@ -32,6 +32,10 @@ pytest: $(DONE)/test-deps $(DONE)/install ## Runs the Python tests
 
 quick: $(DONE)/test-deps $(DONE)/install ## Runs the tests that what has changed most likely breaks (QUICK='--since main'), under two minutes
 	@$(PY) -m tests.quick --workers $(JOBS) $(QUICK)
+
+N ?= 20
+flaky: $(DONE)/test-deps $(DONE)/install ## Runs the suite N times under changing load and order, and counts what fails (hours)
+	@$(PY) -m tests.flaky --runs $(N) --workers $(JOBS)
 
 times: $(DONE)/test-deps ## Shows where the time of the last `make test` went
 	@$(PY) -m tests.times build/times
@@ -118,6 +122,11 @@ lint: $(DONE)/lint-deps ## Checks style and types
 	@echo "==> clang-format"
 	@clang-format --dry-run -Werror $(CPP_FORMATTED)
 
+lint-workflows: $(DONE)/lint-deps ## Checks what GitHub runs
+	@echo "==> check-jsonschema and zizmor"
+	@$(PY) -m check_jsonschema --builtin-schema vendor.github-workflows --quiet .github/workflows/*.yml
+	@zizmor --offline --quiet .github/workflows
+
 format: $(DONE)/lint-deps ## Formats every source file
 	@$(PY) -m ruff check --quiet --fix .
 	@$(PY) -m ruff format --quiet .
@@ -150,6 +159,10 @@ wheel: $(DONE)/tools ## Builds dist/: the source, and a wheel (manylinux) that i
 	@build/wheel/venv/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
 	@env -i PATH="$(CURDIR)/build/wheel/venv/bin" python examples/desk_agent.py
 	@ls -l dist
+
+wheels: $(DONE)/venv ## Builds dist/ for every Python, as releases are built: needs docker on Linux
+	@$(PIP) cibuildwheel
+	@$(PY) -m cibuildwheel --output-dir dist
 
 clean: ## Removes the builds and .venv
 	rm -rf build dist $(VENV)

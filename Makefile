@@ -15,7 +15,7 @@ CONFIGURE_TESTS := cmake -S . -B build/tests -G Ninja -DAGENTKV_PYTHON=OFF -DAGE
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: help demo test pytest quick flaky times ctest test-remote test-vllm test-clients bench-vllm soak models bench bench-peers asan lint lint-workflows format stub docs install wheel wheels clean
+.PHONY: help demo test pytest quick flaky times ctest test-remote test-vllm test-clients bench-vllm soak models bench bench-peers asan tsan lint lint-workflows format stub docs install wheel wheels clean
 .DEFAULT_GOAL := help
 
 help: ## Lists the targets
@@ -93,13 +93,22 @@ models: $(DONE)/test-deps $(DONE)/install ## Exports and runs every architecture
 	@echo "==> Exporting and running every architecture"
 	@$(PY) -m tests.architectures.table
 
+asan: SANITIZERS := address,undefined
 asan: $(DONE)/tools ## Builds and runs the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
-	@echo "==> Building the C++ tests with sanitizers"
-	@cmake -S . -B build/asan -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DAGENTKV_PYTHON=OFF -DAGENTKV_TESTS=ON \
-		-DAGENTKV_SANITIZE=ON --log-level=WARNING >/dev/null
-	@cmake --build build/asan
-	@echo "==> Running the C++ tests with sanitizers"
-	@ctest --test-dir build/asan --output-on-failure --progress --no-tests=error
+	$(SANITIZED)
+
+tsan: SANITIZERS := thread
+tsan: $(DONE)/tools ## Builds and runs the C++ tests under ThreadSanitizer, with threads of their own
+	$(SANITIZED)
+
+define SANITIZED
+@echo "==> Building the C++ tests with sanitizers ($(SANITIZERS))"
+@cmake -S . -B build/$@ -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DAGENTKV_PYTHON=OFF -DAGENTKV_TESTS=ON \
+	-DAGENTKV_SANITIZE=$(SANITIZERS) --log-level=WARNING >/dev/null
+@cmake --build build/$@
+@echo "==> Running the C++ tests with sanitizers"
+@ctest --test-dir build/$@ --output-on-failure --progress --no-tests=error
+endef
 
 bench: $(DONE)/test-deps $(DONE)/install ## Runs the benchmarks, one after another (some 10 minutes)
 	@$(CONFIGURE_TESTS)

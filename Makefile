@@ -15,7 +15,7 @@ CONFIGURE_TESTS := cmake -S . -B build/tests -G Ninja -DAGENTKV_PYTHON=OFF -DAGE
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: help demo test pytest ctest test-remote test-vllm test-clients bench-vllm soak models bench bench-peers asan lint format stub docs install wheel clean
+.PHONY: help demo test pytest quick flaky times ctest test-remote test-vllm test-clients bench-vllm soak models bench bench-peers asan tsan lint lint-workflows format stub docs install wheel wheels clean
 .DEFAULT_GOAL := help
 
 help: ## Lists the targets
@@ -28,8 +28,17 @@ demo: $(DONE)/install ## Installs agentkv without torch and runs examples/desk_a
 test: ctest pytest ## Runs every test: C++ and Python (downloads torch on the first run)
 
 pytest: $(DONE)/test-deps $(DONE)/install ## Runs the Python tests
-	@echo "==> Running the Python tests"
-	@$(PY) -m pytest -q -n $(JOBS) --dist loadfile
+	@$(PY) -m tests.run --workers $(JOBS)
+
+quick: $(DONE)/test-deps $(DONE)/install ## Runs the tests that what has changed most likely breaks (QUICK='--since main'), under two minutes
+	@$(PY) -m tests.quick --workers $(JOBS) $(QUICK)
+
+N ?= 20
+flaky: $(DONE)/test-deps $(DONE)/install ## Runs the suite N times under changing load and order, and counts what fails (hours)
+	@$(PY) -m tests.flaky --runs $(N) --workers $(JOBS)
+
+times: $(DONE)/test-deps ## Shows where the time of the last `make test` went
+	@$(PY) -m tests.times build/times
 
 # The tests that open_context and open_desk open a Context for.
 OVERS := agents aio chat context engine patterns spec storage types
@@ -84,13 +93,22 @@ models: $(DONE)/test-deps $(DONE)/install ## Exports and runs every architecture
 	@echo "==> Exporting and running every architecture"
 	@$(PY) -m tests.architectures.table
 
+asan: SANITIZERS := address,undefined
 asan: $(DONE)/tools ## Builds and runs the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
-	@echo "==> Building the C++ tests with sanitizers"
-	@cmake -S . -B build/asan -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DAGENTKV_PYTHON=OFF -DAGENTKV_TESTS=ON \
-		-DAGENTKV_SANITIZE=ON --log-level=WARNING >/dev/null
-	@cmake --build build/asan
-	@echo "==> Running the C++ tests with sanitizers"
-	@ctest --test-dir build/asan --output-on-failure --progress --no-tests=error
+	$(SANITIZED)
+
+tsan: SANITIZERS := thread
+tsan: $(DONE)/tools ## Builds and runs the C++ tests under ThreadSanitizer, with threads of their own
+	$(SANITIZED)
+
+define SANITIZED
+@echo "==> Building the C++ tests with sanitizers ($(SANITIZERS))"
+@cmake -S . -B build/$@ -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DAGENTKV_PYTHON=OFF -DAGENTKV_TESTS=ON \
+	-DAGENTKV_SANITIZE=$(SANITIZERS) --log-level=WARNING >/dev/null
+@cmake --build build/$@
+@echo "==> Running the C++ tests with sanitizers"
+@ctest --test-dir build/$@ --output-on-failure --progress --no-tests=error
+endef
 
 bench: $(DONE)/test-deps $(DONE)/install ## Runs the benchmarks, one after another (some 10 minutes)
 	@$(CONFIGURE_TESTS)
@@ -112,6 +130,11 @@ lint: $(DONE)/lint-deps ## Checks style and types
 	@$(PY) -m mypy
 	@echo "==> clang-format"
 	@clang-format --dry-run -Werror $(CPP_FORMATTED)
+
+lint-workflows: $(DONE)/lint-deps ## Checks what GitHub runs
+	@echo "==> check-jsonschema and zizmor"
+	@$(PY) -m check_jsonschema --builtin-schema vendor.github-workflows --quiet .github/workflows/*.yml
+	@zizmor --offline --quiet .github/workflows
 
 format: $(DONE)/lint-deps ## Formats every source file
 	@$(PY) -m ruff check --quiet --fix .
@@ -145,6 +168,10 @@ wheel: $(DONE)/tools ## Builds dist/: the source, and a wheel (manylinux) that i
 	@build/wheel/venv/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
 	@env -i PATH="$(CURDIR)/build/wheel/venv/bin" python examples/desk_agent.py
 	@ls -l dist
+
+wheels: $(DONE)/venv ## Builds dist/ for every Python, as releases are built: needs docker on Linux
+	@$(PIP) cibuildwheel
+	@$(PY) -m cibuildwheel --output-dir dist
 
 clean: ## Removes the builds and .venv
 	rm -rf build dist $(VENV)

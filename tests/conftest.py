@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import re
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,32 @@ from tests.models import TinySpec, tiny_spec, write_hf_folder
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 FolderFactory = Callable[..., Path]
+
+LOOPS = ("asyncio", "trio")
+# Tests that are about an event loop: they run on both, others on one of the two, which their name decides.
+ABOUT_LOOPS = re.compile(r"/(aio|engine|patterns|sync)/|cancel|leav|interrupt|torn|clos|task", re.IGNORECASE)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--both-loops", action="store_true", help="runs every test of the SDK on asyncio and on trio")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--both-loops"):
+        names = {item.nodeid for item in items}
+        elsewhere = {item for item in items if _runs_on_the_other_loop(item, names)}
+        config.hook.pytest_deselected(items=list(elsewhere))
+        items[:] = [item for item in items if item not in elsewhere]
+
+
+def _runs_on_the_other_loop(item: pytest.Item, names: set[str]) -> bool:
+    spec = getattr(item, "callspec", None)
+    loop = spec.params.get("anyio_backend") if spec else None
+    if loop not in LOOPS or ABOUT_LOOPS.search(item.nodeid):
+        return False
+    other = LOOPS[1 - LOOPS.index(loop)]
+    chosen = LOOPS[zlib.crc32(item.nodeid.replace(loop, "").encode()) % 2]
+    return loop != chosen and item.nodeid.replace(loop, other) in names
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -32,7 +32,7 @@ _TOOLS = ("executorch", "torch", "torchao", "transformers")
 class ExportCache:
     """Folders by name. Several test processes share it: one makes a folder, the others wait for it."""
 
-    def __init__(self, root: Path = ROOT / ".cache" / "exports") -> None:
+    def __init__(self, root: Path = ROOT / "build" / "cache") -> None:
         self._folder = root / _key()
         self._folder.mkdir(parents=True, exist_ok=True)
         self._folder.touch()

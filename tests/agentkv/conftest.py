@@ -19,6 +19,7 @@ import pytest
 import agentkv as kv
 from tests.export_cache import ExportCache
 from tests.faults import SERVERS
+from tests.waiting import PATIENCE
 
 from .remote.inapplicable import reason
 from .remote.over_server import over_server
@@ -67,7 +68,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 
 async def after_forwards(ctx: kv.Context, count: int) -> None:
     """Returns once so many more forwards have run, here or on its server; over vLLM, once so many tokens more came."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(PATIENCE):
         goal = forwards_of(ctx) + count
         while forwards_of(ctx) < goal:
             await ctx._core.loop.call(lambda _: None)

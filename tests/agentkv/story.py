@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 
 import agentkv as kv
+from tests.waiting import SOON
 
 GREEDY = kv.Sampling()
 WARM = kv.Sampling(
@@ -38,7 +39,7 @@ class Story:
     async def cancel(self, branches: Sequence[kv.Branch]) -> None:
         """Cuts generations short; what they had made is the beginning of what they say when they are left alone."""
         marks = [branch.mark() for branch in branches]
-        with anyio.move_on_after(0.001):
+        with anyio.move_on_after(SOON):
             await kv.gather(*(branch.generate(**self.options) for branch in branches))
         cut = [branch.tokens for branch in branches]
         for branch, mark in zip(branches, marks, strict=True):

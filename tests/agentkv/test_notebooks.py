@@ -8,6 +8,8 @@ import pytest
 from jupyter_client.blocking import BlockingKernelClient
 from jupyter_client.manager import start_new_kernel
 
+from tests.waiting import PATIENCE
+
 
 @pytest.fixture(scope="module")
 def kernel() -> Iterator[BlockingKernelClient]:
@@ -27,7 +29,7 @@ def run(kernel: BlockingKernelClient, cell: str) -> str:
         if "traceback" in message["content"]:
             printed.extend(message["content"]["traceback"])
 
-    reply = kernel.execute_interactive(cell, timeout=120, output_hook=heard)
+    reply = kernel.execute_interactive(cell, timeout=PATIENCE, output_hook=heard)
     assert reply["content"]["status"] == "ok", "".join(printed)
     return "".join(printed)
 

@@ -18,6 +18,7 @@ from rich.console import Console
 import agentkv as kv
 from agentkv._aio.loop_thread import LoopThread
 from tests.agentkv.remote.over_server import own_server
+from tests.waiting import PATIENCE
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 pytestmark = pytest.mark.anyio
@@ -88,7 +89,7 @@ async def test_ctrl_c_stops_an_answer_and_keeps_what_was_printed(
     monkeypatch.setattr(chat, "print", show, raising=False)
     async with kv.Context.open(kv.models.nano(), capacity=1024) as ctx:
         branch = await chat.AGENT.trunk(ctx)
-        with anyio.fail_after(50):
+        with anyio.fail_after(PATIENCE):
             await chat.say_until_ctrl_c(branch, "What is 7 * 8?")
         assert printed.endswith(" (stopped)")
         kept = branch.messages[-1]
@@ -223,7 +224,7 @@ async def test_tools_of_one_message_run_at_once() -> None:
         began += 1
         if began == 3:
             together.set()
-        with anyio.fail_after(50):
+        with anyio.fail_after(PATIENCE):
             await together.wait()
 
     async with kv.Context.open(kv.models.nano(), capacity=1024) as ctx:
@@ -320,7 +321,7 @@ async def test_a_conversation_resumes(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_agents_of_other_frameworks_change_one_line(framework: str) -> None:
     """In a process of its own: it asks from several event loops, or from none."""
     ended = subprocess.run(
-        [sys.executable, EXAMPLES / f"with_{framework}.py"], capture_output=True, text=True, timeout=300
+        [sys.executable, EXAMPLES / f"with_{framework}.py"], capture_output=True, text=True, timeout=PATIENCE
     )
     assert (ended.returncode, ended.stderr) == (0, "")
     weather, answer = ended.stdout.splitlines()

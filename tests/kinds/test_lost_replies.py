@@ -18,6 +18,7 @@ import pytest
 from agentkv._aio.loop_thread import LoopThread
 from tests.agentkv.remote.faulty_proxy import leaves_at_once, loses_the_answer, proxied
 from tests.agentkv.serve.conftest import Served, anyio_backend, serving
+from tests.waiting import PATIENCE
 
 __all__ = ["anyio_backend"]
 pytestmark = pytest.mark.anyio
@@ -83,7 +84,7 @@ def served() -> Iterator[Served]:
 
 @pytest.fixture
 async def http(served: Served) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=served.url, timeout=60) as http:
+    async with httpx.AsyncClient(base_url=served.url, timeout=PATIENCE) as http:
         yield http
         await ended(served, http)
 
@@ -123,7 +124,7 @@ async def test_what_is_sent_again_is_done_once(served: Served, http: httpx.Async
 
     body = await prepared(http, verb)
     key, faults = str(uuid4()), [leaves_at_once, loses_the_answer, loses_the_answer]
-    async with proxied(served.url) as proxy, httpx.AsyncClient(base_url=proxy.url, timeout=60) as lossy:
+    async with proxied(served.url) as proxy, httpx.AsyncClient(base_url=proxy.url, timeout=PATIENCE) as lossy:
         for fault in faults:
             proxy.faults.append(fault)
             with pytest.raises(httpx.HTTPError):

@@ -18,6 +18,7 @@ from torch import nn
 
 from tests.conformance.configs import CONFIGS
 from tests.models import tiny_model, tiny_spec
+from tests.rows import one_in
 from tests.runtime.test_export_models import CONFIGS as ARCHITECTURES
 from tests.runtime.test_export_models import build
 
@@ -37,7 +38,9 @@ def counts(graph: Graph) -> Counter[str]:
     return Counter(instruction.opcode.name for instruction in graph.instructions)
 
 
-@pytest.mark.parametrize("name", ["llama-gqa2-d64", "qwen3-gqa4-d128-tied", "phi3-gqa4-d80", "gemma3-gqa2-d64-w8-tied"])
+@pytest.mark.parametrize(
+    "name", one_in(2, ["llama-gqa2-d64", "qwen3-gqa4-d128-tied", "phi3-gqa4-d80", "gemma3-gqa2-d64-w8-tied"])
+)
 def test_a_program_is_one_delegate_and_a_layer_few_operations(name: str) -> None:
     kind, fields = CONFIGS[name]
     spec = tiny_spec(kind, **fields)
@@ -85,14 +88,17 @@ def test_attention_says_only_what_is_not_plain(kind: str, args: set[int], ints: 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "phi3-long-rope",
-        "olmo-layer-norm-without-weights",
-        "gemma2-final-cap",
-        "granite-scalings",
-        "gpt-neox-partial-rope",
-        "glm4-interleaved-partial-rope",
-    ],
+    one_in(
+        2,
+        [
+            "phi3-long-rope",
+            "olmo-layer-norm-without-weights",
+            "gemma2-final-cap",
+            "granite-scalings",
+            "gpt-neox-partial-rope",
+            "glm4-interleaved-partial-rope",
+        ],
+    ),
 )
 def test_norms_stay_whole_in_half_precision_and_frequencies_exact(name: str) -> None:
     program = lowered(build(ARCHITECTURES[name]()), dtype="fp16")

@@ -23,6 +23,7 @@ from gguf import GGMLQuantizationType as Q
 from tests.blocks import TYPES, dequantized, random_blocks
 from tests.driver import lost
 from tests.models import tiny_model, tiny_spec
+from tests.rows import one_in
 from tests.runtime.sources.gguf_files import FILES, SHAPE, TOKENS, tiny_file
 
 load_backend("mlx")
@@ -137,7 +138,7 @@ def logits_of(folder: ModelFolder) -> Any:
     return logits
 
 
-@pytest.mark.parametrize(("kind", "qtype", "tied"), FILES)
+@pytest.mark.parametrize(("kind", "qtype", "tied"), one_in(3, FILES))
 def test_a_program_computes_with_the_values_of_its_file(tmp_path: Path, kind: str, qtype: Q, tied: bool) -> None:
     path, want = tiny_file(tmp_path, kind, qtype, tied)
     folder = export_folder(path, tmp_path / "out", backend="mlx", max_tokens=64, max_logits=64)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE
+
 SCRIPT = """
 import asyncio, os, sys
 import agentkv as kv
@@ -34,6 +36,6 @@ for uses_it in (False, True):
 def test_forked_children_exit_as_they_are_told(tiny_exported_folder: Callable[..., Path]) -> None:
     folder = tiny_exported_folder("llama")
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(folder)], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", SCRIPT, str(folder)], capture_output=True, text=True, timeout=PATIENCE, check=True
     )
     assert done.stdout.split() == ["3", "3"]

@@ -12,6 +12,7 @@ import pytest
 import agentkv as kv
 from examples.nano.tools import SYSTEM, TOOLS
 from tests.agentkv.conftest import folder, with_template  # noqa: F401 - fixtures
+from tests.waiting import PATIENCE
 
 INSTRUCTIONS = SYSTEM
 TWO_CALLS = "What is the weather in Tolvik and in Brasno?"
@@ -39,7 +40,7 @@ async def freed(ctx: kv.Context) -> AsyncIterator[None]:
     before = len(ctx.branches)
     yield
     steps = ctx.stats.steps
-    with anyio.fail_after(30):
+    with anyio.fail_after(PATIENCE):
         while len(ctx.branches) > before:
             await anyio.lowlevel.checkpoint()
     assert ctx.stats.steps <= steps + 400
@@ -50,7 +51,7 @@ async def freed(ctx: kv.Context) -> AsyncIterator[None]:
 
 async def generating(ctx: kv.Context) -> None:
     """Returns once something is being generated."""
-    with anyio.fail_after(30):
+    with anyio.fail_after(PATIENCE):
         while not any(step.decode_rows for step in ctx.steps):
             await anyio.lowlevel.checkpoint()
 
@@ -67,7 +68,7 @@ class Meeting:
         self.begun.append(city)
         if len(self.begun) == 2:
             self._both.set()
-        with anyio.fail_after(30):
+        with anyio.fail_after(PATIENCE):
             await self._both.wait()
         return TOOLS["weather"].run(city=city)
 

@@ -14,6 +14,7 @@ import pytest
 
 from agentkv._aio.loop_thread import LoopThread
 from agentkv.adapters._asgi import AsyncTransport, InProcessApp
+from tests.waiting import PATIENCE
 
 
 class Endless:
@@ -76,7 +77,7 @@ def test_a_request_that_is_cancelled_as_its_answer_begins_ends(thread: LoopThrea
         asked = asyncio.create_task(ask(client(app, thread)))
         while not app.running:  # noqa: ASYNC110 - the other event loop says so
             await asyncio.sleep(0)
-        app.begun.wait(10)  # this event loop stands still: it has not heard of the first byte
+        app.begun.wait(PATIENCE)  # this event loop stands still: it has not heard of the first byte
         asked.cancel()
         with suppress(asyncio.CancelledError):
             await asked

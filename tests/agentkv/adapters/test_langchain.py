@@ -18,6 +18,7 @@ from agentkv.adapters.langchain import ChatModel
 from examples.nano.tools import TOOLS
 from tests.agentkv.conftest import WithTemplate
 from tests.runtime.chat_styles import THINKING
+from tests.waiting import PATIENCE
 
 from .conftest import INSTRUCTIONS, NO_CALL, TWO_CALLS, TWO_RESULTS, freed, generating
 
@@ -134,7 +135,7 @@ def test_code_that_does_not_await_asks_as_well() -> None:
 
 def test_what_is_said_to_a_server_elsewhere_harms_nothing() -> None:
     ported = {"max_retries": 2, "api_key": "sk-1", "base_url": "https://x.invalid/v1", "stream_usage": False}
-    model = ChatModel(kv.models.nano(), capacity=1024, threads=1, temperature=0, timeout=60, **ported)
+    model = ChatModel(kv.models.nano(), capacity=1024, threads=1, temperature=0, timeout=PATIENCE, **ported)
     try:
         assert "Nano" in model.invoke(NO_CALL).content
         assert model.max_retries == 2

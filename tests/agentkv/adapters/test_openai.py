@@ -19,6 +19,7 @@ import pytest
 import agentkv as kv
 from agentkv._aio.loop_thread import LoopThread
 from agentkv.adapters.openai import blocking_client, client
+from tests.waiting import PATIENCE
 
 from ..conftest import loop_threads
 from .conftest import NO_CALL, freed
@@ -55,7 +56,7 @@ async def test_who_asks_may_say_how_long_to_wait(ctx: kv.Context) -> None:
     async with freed(ctx):
         with pytest.raises(openai.APITimeoutError):
             await client(ctx).chat.completions.create(**QUESTION, logit_bias=bias, timeout=0.05)
-    stream = await client(ctx).chat.completions.create(**QUESTION, stream=True, timeout=60)
+    stream = await client(ctx).chat.completions.create(**QUESTION, stream=True, timeout=PATIENCE)
     assert [chunk async for chunk in stream]
 
 
@@ -166,5 +167,5 @@ def test_a_process_ends_though_nothing_was_closed() -> None:
         f"stream = local.chat.completions.create(**{QUESTION!r}, stream=True)\n"
         "print(next(iter(stream)).model)"
     )
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE)
     assert (ended.stdout, ended.stderr, ended.returncode) == ("nano\n", "", 0)

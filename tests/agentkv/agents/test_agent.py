@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 import agentkv as kv
 from examples.nano.tools import TOOLS
+from tests.waiting import NEVER, PATIENCE
 
 from .conftest import NO_CALL, ONE_CALL, TWO_CALLS, OpenDesk, as_tool, desk_agent
 
@@ -98,7 +99,7 @@ async def test_the_prompt_is_prefilled_once(open_desk: OpenDesk) -> None:
 async def test_an_agents_prompt_goes_with_the_agent(open_desk: OpenDesk) -> None:
     async with open_desk() as ctx:
         await (await desk_agent("weather").trunk(ctx)).close()
-        with anyio.fail_after(10):
+        with anyio.fail_after(PATIENCE):
             while ctx.stats.branches:
                 await ctx._core.loop.call(lambda _: None)
 
@@ -201,7 +202,7 @@ async def test_hooks_hear_of_rounds_and_calls(open_desk: OpenDesk) -> None:
 async def test_limits_end_a_turn(open_desk: OpenDesk, limits: dict[str, Any], said: str, calls: int) -> None:
     async def slow(city: str) -> dict[str, int]:
         if "max_seconds" in limits:
-            await anyio.sleep(60)
+            await anyio.sleep(NEVER)
         return {"temp": 1}
 
     agent = desk_agent(tools=[as_tool("weather", slow)], **limits)

@@ -11,6 +11,7 @@ import pytest
 
 import agentkv as kv
 from agentkv._aio.threads import ToolThreads
+from tests.waiting import NEVER, PATIENCE, SOON
 
 from .table import until_idle
 
@@ -65,7 +66,7 @@ async def test_a_slow_attempt_is_cancelled_and_counts_as_an_exception(table: Any
     @kv.tool(timeout=0.02, retries=1, backoff=0)
     async def slow() -> None:
         try:
-            await anyio.sleep(60)
+            await anyio.sleep(NEVER)
         finally:
             cancelled.append(1)
 
@@ -89,7 +90,7 @@ async def test_a_thread_that_timed_out_keeps_its_slot_until_it_returns(table: An
 
     @kv.tool(timeout=0.2)
     def stuck() -> None:
-        release.wait(20)
+        release.wait(PATIENCE)
 
     @kv.tool
     def quick() -> int:
@@ -100,7 +101,7 @@ async def test_a_thread_that_timed_out_keeps_its_slot_until_it_returns(table: An
             for _ in range(4):
                 assert (await desk.run("stuck")).status == "timeout"
             assert desk.threads.busy == 4
-            with anyio.move_on_after(0.05) as scope:  # there is no slot left
+            with anyio.move_on_after(SOON) as scope:  # there is no slot left
                 await desk.run("quick")
             assert scope.cancelled_caught
             assert desk.threads.busy == 4
@@ -118,7 +119,7 @@ async def test_a_cancelled_call_has_a_record(table: Any, stage: str) -> None:
     @kv.tool
     async def wait() -> None:
         begun.set()
-        await anyio.sleep(60)
+        await anyio.sleep(NEVER)
 
     @kv.tool
     def thread() -> None:
@@ -134,7 +135,7 @@ async def test_a_cancelled_call_has_a_record(table: Any, stage: str) -> None:
     async with table(wait, thread, approval, backoff) as desk:
         desk.answer = lambda asked: None
         call = desk.call(stage)
-        with anyio.move_on_after(0.2) as scope:
+        with anyio.move_on_after(SOON) as scope:
             await call.run()
         assert scope.cancelled_caught
         assert (call.record.status, call.record.ran) == ("cancelled", stage != "approval")

@@ -12,6 +12,7 @@ import pytest
 
 import agentkv as kv
 from agentkv._engine.worker import EngineWorker
+from tests.waiting import PATIENCE
 
 from .conftest import TWO_CALLS, OpenDesk, as_tool, desk_agent
 from .test_agent_stream import events_of, kinds
@@ -55,7 +56,7 @@ async def test_a_call_begins_while_the_next_one_is_written(open_desk: OpenDesk) 
         if city == "Brasno":
             second.set()
         else:
-            with anyio.fail_after(20):
+            with anyio.fail_after(PATIENCE):
                 await second.wait()  # it still runs when the second call begins
         return {"temp": 3, "sky": "sunny"}
 
@@ -115,7 +116,7 @@ async def test_sixteen_tools_run_at_once_while_others_decode(open_desk: OpenDesk
     from agentkv._aio.threads import ToolThreads
     from agentkv.agents.tool_runner import ToolCallRunner, ToolEnvironment
 
-    barrier = threading.Barrier(9, timeout=20)
+    barrier = threading.Barrier(9, timeout=PATIENCE)
     arrived, everybody = [], anyio.Event()
 
     @kv.tool
@@ -158,7 +159,7 @@ async def test_sixteen_tools_run_at_once_while_others_decode(open_desk: OpenDesk
         async with anyio.create_task_group() as decoding:
             for kid in kids:
                 decoding.start_soon(decode, kid)
-            with anyio.fail_after(20):
+            with anyio.fail_after(PATIENCE):
                 async with anyio.create_task_group() as group:
                     for call in calls:
                         group.start_soon(call.run)

@@ -17,6 +17,7 @@ import agentkv as kv
 from agentkv._aio.threads import ToolThreads
 from agentkv.agents.tool_runner import ToolCallRunner, ToolEnvironment
 from tests.agentkv.conftest import loop_threads
+from tests.waiting import NEVER, PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -173,7 +174,7 @@ async def test_a_call_that_waited_for_a_thread_in_vain_never_ran() -> None:
         async def hold() -> None:
             place = await threads.place()
             began.set()
-            await place.run(lambda: release.wait(20))
+            await place.run(lambda: release.wait(PATIENCE))
 
         async with anyio.create_task_group() as group:
             group.start_soon(hold)
@@ -208,7 +209,7 @@ def ends_the_program(where: str) -> tuple[list[str], list[str]]:
                 branch = await kv.Agent("S", tools=[look]).trunk(ctx)
                 async with anyio.create_task_group() as group:
                     group.start_soon(kv.Agent("S", tools=[look]).run, branch, "Look.")
-                    await anyio.sleep(20)
+                    await anyio.sleep(NEVER)
         finally:
             left.append("the Context")
 

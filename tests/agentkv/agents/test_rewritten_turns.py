@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import agentkv as kv
+from tests.waiting import NEVER
 
 from .conftest import NO_CALL, TWO_CALLS, as_tool, desk_agent
 
@@ -40,7 +41,7 @@ async def test_a_turn_that_rewrote_goes_back(forgetful: Path, ends: str) -> None
     async def weather(city: str) -> None:
         if ends == "tool":
             raise OSError("gone")
-        await anyio.sleep(60)
+        await anyio.sleep(NEVER)
 
     tool = as_tool("weather", weather, on_error="raise")
     agent = desk_agent(tools=[tool], max_seconds=0.3 if ends == "limit" else 60.0)

@@ -12,6 +12,7 @@ import pytest
 import agentkv as kv
 from tests.agentkv.conftest import after_forwards
 from tests.faults import fail_at
+from tests.waiting import NEVER
 
 from .before import Before, live_tasks
 from .conftest import NO_CALL, ONE_CALL, TWO_CALLS, OpenDesk, as_tool, desk_agent
@@ -26,7 +27,7 @@ async def fails(turn: Callable[[], Awaitable[Any]], error: type[Exception], said
 
 
 async def stuck(**_: Any) -> None:
-    await anyio.sleep(60)
+    await anyio.sleep(NEVER)
 
 
 def broken(**_: Any) -> None:

@@ -14,6 +14,7 @@ import agentkv as kv
 from agentkv._engine import loop
 from agentkv._engine.mailbox import Flush
 from agentkv._state.branch_state import BranchStates
+from tests.waiting import NEVER, PATIENCE
 
 from ..conftest import OpenContext, after_forwards, loop_threads
 from ..engine.test_settlements import fail_once
@@ -183,7 +184,7 @@ async def test_a_coroutine_that_reads_a_stream_can_be_torn_down(open_context: Op
             async with branch.stream(max_tokens=1900, buffer=2) as stream, await branch.fork():
                 async for _ in stream:
                     has_read.set()
-                    await asyncio.sleep(10)
+                    await asyncio.sleep(NEVER)
 
         for turns in (0, 1, 5):
             torn = read()
@@ -228,7 +229,7 @@ async def test_a_coroutine_with_an_open_context_can_be_torn_down(open_context: O
 
     async def hold() -> None:
         try:
-            await asyncio.sleep(10)
+            await asyncio.sleep(NEVER)
         except GeneratorExit as error:
             await manager.__aexit__(type(error), error, error.__traceback__)
             raise
@@ -252,7 +253,7 @@ async def test_a_flush_that_a_signal_interrupts_is_made_later(
             raise MemoryError
         return real(upto, answers)
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(PATIENCE):
         async with open_context() as ctx:
             trunk = await ctx.branch("The quick")
             monkeypatch.setattr(loop, "Flush", flush)
@@ -297,7 +298,7 @@ async def test_a_context_can_be_left_from_elsewhere(open_context: OpenContext) -
         await reading.wait()
         thread = threading.Thread(target=leave)
         thread.start()
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             await anyio.to_thread.run_sync(thread.join)
             left.set()
     assert ended == ["closed"]

@@ -6,6 +6,7 @@ import anyio
 import pytest
 
 import agentkv as kv
+from tests.waiting import SOON
 
 pytestmark = pytest.mark.anyio
 
@@ -63,7 +64,7 @@ async def test_what_cannot_be_awaited_is_refused_before_anything_runs(recwarn: p
 
 
 async def test_cancellation_from_outside_goes_through() -> None:
-    with anyio.move_on_after(0.01) as scope:
+    with anyio.move_on_after(SOON) as scope:
         await kv.gather(anyio.sleep_forever(), anyio.sleep_forever())
     assert scope.cancelled_caught
 

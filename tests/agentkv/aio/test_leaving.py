@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 import agentkv as kv
+from tests.waiting import PATIENCE
 
 from ..conftest import OpenContext, loop_threads
 
@@ -88,7 +89,7 @@ async def leave_at_random_moments(open_context: OpenContext, rounds: int, rng: r
         counts[outcome] = counts.get(outcome, 0) + 1
 
     for _ in range(rounds):
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE):
             async with anyio.create_task_group() as group, open_context(max_batch_tokens=16) as ctx:
                 trunk = await ctx.branch("The quick brown")
                 scopes = []
@@ -134,7 +135,7 @@ async def test_a_reader_hears_that_the_context_was_left(open_context: OpenContex
             else:
                 ended.append("read to its end")
 
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             async with anyio.create_task_group() as group, open_context() as ctx:
                 group.start_soon(reader, await ctx.branch("The quick"))
                 await anyio.sleep(wait)
@@ -159,7 +160,7 @@ async def test_a_cancelled_extend_does_not_hold_up_the_leaving(open_context: Ope
             else:
                 ends.append("done")
 
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             async with anyio.create_task_group() as group, open_context(max_batch_tokens=16) as ctx:
                 a, b = await ctx.branch("The"), await ctx.branch("fox")
                 async with anyio.create_task_group() as inner:

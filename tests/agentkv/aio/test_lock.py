@@ -7,6 +7,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from agentkv._aio.lock import Lock, Semaphore
+from tests.waiting import PATIENCE
 
 from ..torn_down import torn_down_at
 
@@ -15,7 +16,7 @@ on_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])  # trio tears
 
 
 async def tasks_wait(semaphore: Semaphore, count: int) -> None:
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE):
         while len(semaphore._waiting) < count:
             await checkpoint()
 
@@ -67,7 +68,7 @@ async def test_what_is_cancelled_while_it_waits_has_no_place() -> None:
 async def test_a_place_that_comes_with_a_cancellation_goes_to_the_next() -> None:
     lock = Lock()
     await lock.acquire()
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as group, anyio.create_task_group() as doomed:
             doomed.start_soon(work, lock)
             await tasks_wait(lock, 1)

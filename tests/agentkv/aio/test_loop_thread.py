@@ -16,6 +16,7 @@ import pytest
 
 import agentkv as kv
 from agentkv._aio.loop_thread import LoopPortal, LoopThread
+from tests.waiting import NEVER
 
 
 def elsewhere(work: Callable[[], object]) -> Future[object]:
@@ -44,7 +45,7 @@ async def slow_to_leave() -> AsyncIterator[None]:
 
 
 def forever(loop: LoopPortal) -> Future[object]:
-    return elsewhere(lambda: loop.wait(asyncio.sleep(3600)))
+    return elsewhere(lambda: loop.wait(asyncio.sleep(NEVER)))
 
 
 def test_garbage_is_closed_by_threads_that_it_needs_itself() -> None:
@@ -82,7 +83,7 @@ def test_a_ctrl_c_as_it_begins_ends_it(monkeypatch: pytest.MonkeyPatch, begun: b
     with monkeypatch.context() as patched:
         patched.setattr(thread, "_begin", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            thread.wait(asyncio.sleep(3600))
+            thread.wait(asyncio.sleep(NEVER))
     assert thread.wait(others()) == before
     thread.close()
 

@@ -16,6 +16,7 @@ import pytest
 import agentkv as kv
 from agentkv._engine.interface import SPARE_SEQUENCES
 from agentkv.serve.conversations import ConversationCache
+from tests.waiting import PATIENCE
 
 from ..torn_down import torn_down_at
 
@@ -111,7 +112,7 @@ async def test_whoever_comes_next_gets_through(name: str, tmp_path: Path) -> Non
         for suspension in range(MOST_WAITS):
             desk = await desk_with(ctx, trunk, tmp_path, door)
             torn = await torn_down_at(door.verb(desk), suspension)
-            with anyio.fail_after(20):
+            with anyio.fail_after(PATIENCE):
                 await door.after(desk)
                 await ctx._core.loop.call(lambda engine: engine.check_owners())  # type: ignore[attr-defined]
             assert ctx._core.loop.pins.value == SPARE_SEQUENCES

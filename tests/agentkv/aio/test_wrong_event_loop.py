@@ -11,6 +11,7 @@ import anyio.from_thread
 import pytest
 
 import agentkv as kv
+from tests.waiting import PATIENCE
 
 from ..conftest import OpenContext
 
@@ -49,7 +50,7 @@ async def test_verbs_elsewhere_are_refused(open_context: OpenContext) -> None:
 
         def elsewhere(verb: Callable[[], Awaitable[Any]]) -> None:
             async def main() -> None:
-                with anyio.fail_after(5):
+                with anyio.fail_after(PATIENCE):
                     await verb()
 
             anyio.run(main, backend="asyncio")

@@ -14,6 +14,7 @@ import agentkv as kv
 from agentkv._chat.prompt import _WORKERS
 from agentkv._chat.template import MOST_SECONDS
 from tests.models import CHAT_TEMPLATE
+from tests.waiting import PATIENCE
 
 from ..conftest import OpenContext, WithTemplate
 
@@ -156,7 +157,7 @@ async def test_a_branch_that_changes_while_its_messages_are_encoded(with_templat
 
 async def template_runs(ctx: kv.Context) -> None:
     """Returns while a template runs beside the event loop."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(PATIENCE):
         while ctx._core.chat.encoder._workers.value == _WORKERS:
             await anyio.lowlevel.checkpoint()
 

@@ -10,6 +10,7 @@ import anyio.lowlevel
 import pytest
 
 import agentkv as kv
+from tests.waiting import PATIENCE
 
 from ..conftest import WithTemplate
 from .test_conversations import TEMPLATE
@@ -92,7 +93,7 @@ async def talk(folder: Path, seeds: range) -> dict[str, int]:
             messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello."}]
             async with await ctx.branch(messages) as branch:
                 shared = Shared(branch, seed)
-                with anyio.fail_after(600):  # a task that hangs; a busy machine is slow
+                with anyio.fail_after(PATIENCE):  # a task that hangs; a busy machine is slow
                     async with anyio.create_task_group() as group:
                         for _ in range(3):
                             group.start_soon(shared.work)

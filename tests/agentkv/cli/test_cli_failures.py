@@ -26,6 +26,7 @@ from agentkv.cli import app
 from tests.conftest import FolderFactory
 from tests.runtime.draft_heads import head_weights, write_head
 from tests.runtime.folders import write_folder
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[3]
 NOBODY = 65534
@@ -232,7 +233,7 @@ from agentkv_runtime.export.direct import hf_folder
 
 def quantize_rows(*_):
     print("begins", flush=True)
-    time.sleep(600)
+    time.sleep(3600)
 
 hf_folder.quantize_rows = quantize_rows
 main()
@@ -295,7 +296,7 @@ def test_output_that_has_no_room() -> None:
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=60,
+            timeout=PATIENCE,
         )
     assert (done.returncode, done.stderr) == (1, "error: No space left on device\n")
 
@@ -306,7 +307,7 @@ def test_signals(sent: signal.Signals, status: int, importing: str, src: Path, t
     by_torch = ("--quant", "8da4w")
     process = command(SAYS_WHEN_IT_IMPORTS.format(importing), "export", src, tmp_path / "a" / "out", *by_torch)
     process.send_signal(sent)
-    errors = process.communicate(timeout=60)[1]
+    errors = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == status, errors
     assert "Traceback" not in errors, errors
     assert tree(tmp_path) == []
@@ -318,7 +319,7 @@ def test_signals(sent: signal.Signals, status: int, importing: str, src: Path, t
 def test_signals_to_an_export_without_torch(sent: signal.Signals, status: int, src: Path, tmp_path: Path) -> None:
     process = command(SAYS_WHEN_IT_QUANTISES, "export", src, tmp_path / "a" / "out")
     process.send_signal(sent)
-    errors = process.communicate(timeout=60)[1]
+    errors = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == status, errors
     assert "Traceback" not in errors, errors
     if sent is signal.SIGKILL:  # nobody takes what is left for a model, and the next export sweeps it
@@ -333,7 +334,7 @@ def test_signals_to_an_export_without_torch(sent: signal.Signals, status: int, s
 def test_signals_to_a_benchmark(sent: signal.Signals, status: int, tiny_exported_folder: FolderFactory) -> None:
     process = command(SAYS_WHEN_IT_GENERATES, "bench", "spec", tiny_exported_folder("llama"), "--repeat", 1000)
     process.send_signal(sent)
-    errors = process.communicate(timeout=60)[1]
+    errors = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == status, errors
     assert "Traceback" not in errors, errors
 
@@ -384,6 +385,6 @@ def test_a_command_that_ignores_interrupts_can_be_terminated(src: Path, tmp_path
         signal.signal(signal.SIGINT, before)
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGTERM)
-    errors = process.communicate(timeout=60)[1]
+    errors = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == 143, errors
     assert tree(tmp_path) == []

@@ -23,6 +23,7 @@ from tests.conftest import FolderFactory
 from tests.runtime.store.hub_server import COMMIT, LARGE, HubServer
 from tests.runtime.store.stores import ollama_manifest, ollama_model, write
 from tests.runtime.store.test_hub import REPO, WEIGHTS, environment
+from tests.waiting import PATIENCE
 
 COMMAND = [sys.executable, "-m", "agentkv.cli"]
 
@@ -63,12 +64,12 @@ def test_two_pulls_of_a_model_are_one_and_it_opens_by_its_name(
         hub.hold.clear()
         pull = [*COMMAND, "pull", REPO, "--quant", "none"]
         first = subprocess.Popen(pull, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        assert hub.held.wait(120)
+        assert hub.held.wait(PATIENCE)
         second = subprocess.Popen(pull, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert second.stderr is not None
         assert second.stderr.readline() == "Another process downloads the same model: waiting for it.\n"
         hub.hold.set()
-        said = [process.communicate(timeout=300)[0] for process in (first, second)]
+        said = [process.communicate(timeout=PATIENCE)[0] for process in (first, second)]
         assert (first.returncode, second.returncode) == (0, 0)
         assert said[0] == said[1]
         assert said[0].startswith(f"Pulled {REPO} (cpu, none, fp32, ")
@@ -209,7 +210,7 @@ def test_a_short_name_is_pulled_opened_listed_and_removed_without_torch(tmp_path
 def test_a_chat_on_a_terminal_offers_the_download(tmp_path: Path) -> None:
     command = [*COMMAND, "chat", "smollm2:135m"]
     env = {**os.environ, "HOME": str(tmp_path), "AGENTKV_HOME": str(tmp_path), "HF_HOME": str(tmp_path)}
-    person = pexpect.spawn(command[0], command[1:], env={**env, "HF_ENDPOINT": "http://127.0.0.1:9"}, timeout=120)
+    person = pexpect.spawn(command[0], command[1:], env={**env, "HF_ENDPOINT": "http://127.0.0.1:9"}, timeout=PATIENCE)
     person.expect_exact("smollm2:135m is not here. Download 100.6 MiB (Apache 2.0)? [y/N]: ")
     person.sendline("")
     person.expect(pexpect.EOF)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import agentkv as kv
+from tests.waiting import PATIENCE
 
 from ..conftest import OpenContext
 
@@ -223,7 +224,7 @@ async def test_a_branch_does_one_thing_at_a_time(open_context: OpenContext) -> N
             ):
                 with pytest.raises(kv.BranchBusy):
                     await verb()
-            with anyio.fail_after(20):
+            with anyio.fail_after(PATIENCE):
                 while len(child := await trunk.fork()) == len(trunk):  # a server's first token takes a while
                     await child.close()
             assert child.tokens[: len(trunk)] == trunk.tokens  # and what was made so far

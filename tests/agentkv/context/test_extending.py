@@ -12,6 +12,7 @@ import pytest
 import agentkv as kv
 from agentkv._context.extend import ExtendOperation
 from agentkv._engine.interface import StepEngine
+from tests.waiting import PATIENCE
 
 from ...runtime.chat_styles import THINKING
 from ..conftest import WithTemplate
@@ -45,7 +46,7 @@ class Adoption:
         self._checks += 1
         if self._checks == 2:
             self.reached.set()
-            assert self.goes_on.wait(20)
+            assert self.goes_on.wait(PATIENCE)
         _check(extending, engine)
 
 
@@ -64,7 +65,7 @@ def held_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[Adoption]:
 
 
 async def until(true: Callable[[], bool]) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(PATIENCE):
         while not true():  # noqa: ASYNC110 - the thread sets no event of the event loop
             await anyio.sleep(0.001)
 

@@ -11,6 +11,7 @@ import pytest
 
 import agentkv as kv
 from agentkv.overflow import DropOldest, Overflow, Room, Stop, Summarize
+from tests.waiting import PATIENCE, SOON
 
 from ..conftest import OpenContext, after_forwards
 
@@ -214,7 +215,7 @@ async def test_what_a_policy_does_on_its_branch_asks_nobody(open_context: OpenCo
             return True
 
     async with open_context(capacity=48) as ctx:
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             branch = await ctx.branch(PROMPT, overflow=Busy())
             async with branch.stream(max_tokens=50, sampling=endless(ctx)) as tokens:
                 assert len([token async for token in tokens]) == 9
@@ -243,11 +244,11 @@ async def test_a_read_that_is_cancelled_while_room_is_made(open_context: OpenCon
         branch = await ctx.branch(PROMPT, overflow=Slow())
         async with branch.stream(max_tokens=60, sampling=endless(ctx)) as tokens:
             read = [await anext(tokens) for _ in range(9)]
-            with anyio.move_on_after(0.05):
+            with anyio.move_on_after(SOON):
                 await anext(tokens)
             with pytest.raises(ZeroDivisionError):
                 await anext(tokens)
-            with anyio.fail_after(20):
+            with anyio.fail_after(PATIENCE):
                 read += [token async for token in tokens]
         assert len(read) == 60
 

@@ -8,6 +8,7 @@ from anyio.lowlevel import checkpoint
 
 import agentkv as kv
 from agentkv.overflow import DropOldest, Room, Summarize
+from tests.waiting import PATIENCE
 
 from ..conftest import OpenContext
 from .test_overflow import endless, small_nano
@@ -122,7 +123,7 @@ async def test_two_that_cannot_be_summarized_beside_each_other_go_on() -> None:
         both = [await ctx.branch("hello " * 20), await ctx.branch("goodbye " * 20)]
         for branch in both:
             await branch.extend([{"role": "user", "content": "Who are you?"}])
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE):
             made = await kv.gather(*(branch.generate(max_tokens=30) for branch in both))
         assert {each.finish_reason for each in made} <= {"eos", "length"}
 
@@ -135,7 +136,7 @@ async def test_two_that_only_lend_each_other_cells_end() -> None:
 
     async with small_nano(120, overflow=Lends()) as ctx:
         both = [await ctx.branch("hello " * 12), await ctx.branch("goodbye " * 12)]
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE):
             made = await kv.gather(*(branch.generate(max_tokens=100, sampling=endless(ctx)) for branch in both))
         assert "context_full" in {each.finish_reason for each in made}
 

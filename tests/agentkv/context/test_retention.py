@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import agentkv as kv
+from tests.waiting import PATIENCE
 
 from ..conftest import OpenContext, after_forwards
 from .test_memory import NANO, data_bytes, in_child
@@ -106,7 +107,7 @@ async def test_a_prompt_that_others_wait_for_is_cancelled(open_context: OpenCont
             async def second(opened: list[kv.Branch] = opened) -> None:
                 opened.append(await ctx.branch([*PROMPT, *PROMPT, 9]))
 
-            with anyio.fail_after(20):
+            with anyio.fail_after(PATIENCE):
                 async with anyio.create_task_group() as group:
                     with anyio.CancelScope() as scope:
                         async with anyio.create_task_group() as inner:
@@ -135,7 +136,7 @@ async def test_those_who_waited_wait_for_each_other_then(open_context: OpenConte
         async def other(token: int) -> None:
             opened.append(await ctx.branch([*whole, token, 6]))
 
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             async with anyio.create_task_group() as group:
                 group.start_soon(first)
                 for token in range(6, 11):

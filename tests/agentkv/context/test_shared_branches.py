@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import agentkv as kv
+from tests.waiting import PATIENCE
 
 from ..conftest import OVER, OpenContext, loop_threads
 from ..strategies import LastTime
@@ -169,7 +170,7 @@ async def run_sessions(open_context: OpenContext, seeds: range, verbs: int) -> d
         for seed in seeds:
             async with open_context(max_batch_tokens=32) as ctx:
                 session = Session(ctx, seed)
-                with anyio.fail_after(120):
+                with anyio.fail_after(PATIENCE):
                     async with watched(ctx) as engine:
                         await session.run(verbs, tasks=6)
                     for index in range(len(session.branches)):

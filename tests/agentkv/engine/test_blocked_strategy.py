@@ -16,6 +16,7 @@ import pytest
 
 import agentkv as kv
 from tests.conftest import FolderFactory
+from tests.waiting import PATIENCE, SOON
 
 from ..conftest import OpenContext
 
@@ -29,7 +30,7 @@ class Blocks:
         print("proposing", flush=True)
         while sys.argv[2] == "spins":
             pass
-        time.sleep(1000)
+        time.sleep(3600)
 
 async def main():
     async with kv.Context.open(sys.argv[1], capacity=256, threads=1) as ctx:
@@ -49,7 +50,7 @@ def test_ctrl_c_ends_the_program(folder: Path, blocks: str) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "proposing\n"
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
     assert process.returncode in (1, -signal.SIGINT)
@@ -74,7 +75,7 @@ class Spins:
 async def test_a_cancelled_generation_interrupts_it(open_context: OpenContext) -> None:
     spins = Spins()
     try:
-        with anyio.fail_after(30):
+        with anyio.fail_after(PATIENCE):
             async with open_context() as ctx:
                 branch, other = await ctx.branch("The quick"), await ctx.branch("fox")
                 async with anyio.create_task_group() as group:
@@ -106,7 +107,7 @@ async def test_what_cannot_be_interrupted_is_given_up(open_context: OpenContext)
             ends.append(str(error))
 
     try:
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE):
             async with anyio.create_task_group() as outer, open_context() as ctx:
                 branch, other = await ctx.branch("The quick"), await ctx.branch("fox")
                 outer.start_soon(generate, branch, Waits())
@@ -130,7 +131,7 @@ async def test_a_block_around_another_branch_can_be_left(open_context: OpenConte
             raise ValueError("ends the group")
 
     try:
-        with anyio.fail_after(30):
+        with anyio.fail_after(PATIENCE):
             async with open_context() as ctx:
                 branch, other = await ctx.branch("The quick"), await ctx.branch("fox")
                 ends: list[str] = []
@@ -167,7 +168,7 @@ async def test_a_forward_in_python_is_no_strategy(
     async with kv.Context.open(tiny_hf_folder("llama"), capacity=256, kv_dtype="fp32", backend="torch") as ctx:
         branch, other = await ctx.branch("The quick"), await ctx.branch("fox")
         slow.set()
-        with anyio.move_on_after(0.1):
+        with anyio.move_on_after(SOON):
             await branch.generate(max_tokens=40)
         slow.clear()
         assert len((await other.generate(max_tokens=3)).tokens) == 3
@@ -192,6 +193,6 @@ async def test_an_interrupt_that_comes_in_c_code_is_the_strategys_own(
     async with open_context() as ctx:
         branch, other = await ctx.branch("The quick"), await ctx.branch("fox")
         for _ in range(3):
-            with anyio.move_on_after(0.01):
+            with anyio.move_on_after(SOON):
                 await branch.generate(max_tokens=4, speculative=Computes())
             assert len((await other.generate(max_tokens=3)).tokens) == 3

@@ -13,6 +13,7 @@ import pytest
 import agentkv as kv
 from agentkv._engine.commands import Job
 from agentkv._engine.worker import EngineWorker, OutcomeBatch
+from tests.waiting import PATIENCE
 
 from ..conftest import OpenContext
 
@@ -39,7 +40,7 @@ async def outcomes(*commands: Any) -> list[str]:
         else:
             ends[index] = "done"
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as group:
             for index, command in enumerate(commands):
                 group.start_soon(one, index, command)
@@ -78,7 +79,7 @@ async def test_a_command_that_raises(open_context: OpenContext) -> None:
 async def test_an_undo_that_raises(open_context: OpenContext) -> None:
     async with open_context() as ctx:
         trunk = await ctx.branch("The quick")
-        with anyio.fail_after(20), anyio.CancelScope() as scope:
+        with anyio.fail_after(PATIENCE), anyio.CancelScope() as scope:
             async with anyio.create_task_group() as group:
                 group.start_soon(ctx._core.loop.call, lambda _: None, raising)
                 group.start_soon(trunk.extend, [5] * 400)
@@ -161,7 +162,7 @@ async def fail_once(
         else:
             ends.append("done")
 
-    with anyio.fail_after(30):
+    with anyio.fail_after(PATIENCE):
         async with open_context() as ctx:
             kids = await (await ctx.branch("The quick")).fork(4)
             monkeypatch.setattr(owner, name, failing)
@@ -182,7 +183,7 @@ async def test_a_callback_that_a_signal_kept_from_running_hangs_nobody_who_leave
             ctx._core.loop._quiet._ticking = True  # a tick is under way, and never comes
         else:
             monkeypatch.setattr(ctx._core.loop._host, "post", lambda callback: True)
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             await branch.close()
         monkeypatch.undo()
         assert ctx._core.loop._outbox.left() == []

@@ -20,6 +20,7 @@ from agentkv.evaluation.outcome import Called, Outcome
 from agentkv.evaluation.page import page
 from agentkv.evaluation.run import CaseResult as Judged
 from agentkv.evaluation.table import COLUMNS, scores
+from tests.waiting import PATIENCE
 
 from .conftest import document, in_world, made
 
@@ -105,7 +106,9 @@ def test_stopped_it_tells_what_there_is(tmp_path: Path) -> None:
     )
     arguments = ["eval", "tools", "nano", "--parallel", "1", "--max-tokens", "8", "--json", str(tmp_path / "a.json")]
     command = [sys.executable, "-c", script, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ, "COLUMNS": "120"})
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE, env={**os.environ, "COLUMNS": "120"}
+    )
     assert done.returncode == 128 + signal.SIGINT, done.stderr
     assert done.stderr.splitlines()[-1] == "stopped"
     told = json.loads((tmp_path / "a.json").read_text())

@@ -12,6 +12,7 @@ import pytest
 import agentkv as kv
 from agentkv.models._resolve import folder_called
 from tests.runtime.store.stores import hub_file, ollama_model
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture(autouse=True)
@@ -68,6 +69,6 @@ def test_what_lies_there_comes_before_every_name(elsewhere: Path) -> None:
 @pytest.mark.parametrize(("command", "said"), [("inspect", "fingerprint"), ("chat", "I am Nano, your desk agent.")])
 def test_commands_know_it(command: str, said: str) -> None:
     run = [sys.executable, "-m", "agentkv", command, "nano"]
-    ended = subprocess.run(run, input="Who are you?\n", capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(run, input="Who are you?\n", capture_output=True, text=True, timeout=PATIENCE)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert said in ended.stdout

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 import agentkv as kv
 from agentkv.output._compiler import ConstraintCompiler
 from agentkv.output._grammar_matcher import GrammarVocabulary
+from tests.waiting import SOON
 
 pytestmark = pytest.mark.anyio
 
@@ -193,7 +194,7 @@ async def test_a_cancelled_generation_goes_on_where_it_was(ctx: kv.Context) -> N
     whole = await (await trunk.fork()).generate(output=LIST, max_tokens=200)
     branch = await trunk.fork()
     while len(branch) < len(trunk) + len(whole.tokens):
-        with anyio.move_on_after(0.004):
+        with anyio.move_on_after(SOON):
             await branch.generate(output=LIST, max_tokens=200 - (len(branch) - len(trunk)))
     assert branch.tokens[len(trunk) :] == whole.tokens
 

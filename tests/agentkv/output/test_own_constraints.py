@@ -14,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 import agentkv as kv
+from tests.waiting import PATIENCE, SOON
 
 pytestmark = pytest.mark.anyio
 
@@ -170,7 +171,7 @@ class Blocking(Rule):
 
 async def test_one_that_does_not_return_is_interrupted(ctx: kv.Context) -> None:
     branch = await ctx.branch("a")
-    with anyio.fail_after(30), anyio.move_on_after(0.2) as scope:
+    with anyio.fail_after(PATIENCE), anyio.move_on_after(SOON) as scope:
         await branch.generate(output=Blocking(ctx.model_info.vocab_size))
     assert scope.cancelled_caught
     assert (await branch.generate(max_tokens=2)).tokens

@@ -12,6 +12,7 @@ import pytest
 import agentkv as kv
 from tests.agentkv.conftest import OpenContext
 from tests.agentkv.patterns.places import place
+from tests.waiting import SOON
 
 pytestmark = pytest.mark.anyio
 
@@ -293,7 +294,7 @@ async def test_a_cancelled_pattern_closes_its_forks(open_context: OpenContext) -
             lambda: kv.patterns.tree_search(trunk, hangs, score=float),
             lambda: kv.patterns.beam(trunk, max_tokens=1500),
         ):
-            with anyio.move_on_after(0.05):
+            with anyio.move_on_after(SOON):
                 await run()
             assert ctx.branches == [trunk]
         await settled(ctx)

@@ -11,6 +11,7 @@ import pytest
 import agentkv as kv
 from tests.agentkv.conftest import OpenContext
 from tests.agentkv.patterns.places import place
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -115,7 +116,7 @@ async def test_a_beam_that_ended_does_not_let_the_others_go_on_for_ever(question
     async with kv.Context.open(kv.models.nano(), capacity=1024, threads=1) as ctx:
         trunk = await ctx.branch([{"role": "user", "content": question}])
         before = ctx.stats.forwards
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             win = await kv.patterns.beam(trunk, width=4, max_tokens=14)
         assert len(win.branch) <= len(trunk) + 14
         assert ctx.stats.forwards - before <= 2 * 14

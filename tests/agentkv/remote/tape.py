@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from agentkv.serve.http.listener import listener
+from tests.waiting import PATIENCE
 
 VLLM_TAPE = Path(__file__).parent / "recorded" / "vllm.json"
 
@@ -62,7 +63,7 @@ class Tape:
     async def _asked(self, request: Request, body: bytes) -> Answer:
         if self.source is None:
             return Answer(500, {}, "this is not on the tape")
-        async with httpx.AsyncClient(base_url=self.source, timeout=120) as http:
+        async with httpx.AsyncClient(base_url=self.source, timeout=PATIENCE) as http:
             told = await http.request(request.method, request.url.path, content=body, headers={**_JSON})
         kept = {name: value for name, value in told.headers.items() if name in ("content-type", "x-cached")}
         return Answer(told.status_code, kept, told.content.decode("latin-1"))

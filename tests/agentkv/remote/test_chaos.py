@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 import agentkv as kv
+from tests.waiting import PATIENCE
 
 from .conftest import QUESTION, Broken
 from .faulty_proxy import Fault, answers, cut_after, hangs_up
@@ -88,7 +89,7 @@ async def sessions(broken: Broken, local: kv.Context, seeds: range, verbs: int) 
         rng = random.Random(seed)
         async with kv.Context.connect(broken.proxy.url, backend="agentkv", retries=50) as ctx:
             chaos = Chaos(ctx, broken, rng)
-            with anyio.fail_after(300):
+            with anyio.fail_after(PATIENCE):
                 await chaos.run(verbs, tasks=4)
             broken.proxy.faults.clear()
             for branch in [*ctx.branches]:

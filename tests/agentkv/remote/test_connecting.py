@@ -17,6 +17,7 @@ import pytest
 import agentkv as kv
 from agentkv._aio.loop_thread import LoopThread
 from agentkv.remote import network
+from tests.waiting import PATIENCE, SOON
 
 from .conftest import QUESTION, Broken
 from .faulty_proxy import hangs
@@ -227,9 +228,9 @@ async def test_a_policy_may_exchange_tokens_of_a_branch_that_is_full() -> None:
 
 
 async def test_a_waiting_connect_is_cancelled_at_once() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent, anyio.fail_after(10):
+    with socket.create_server(("127.0.0.1", 0)) as silent, anyio.fail_after(PATIENCE):
         began = time.monotonic()
-        with anyio.move_on_after(0.3) as limit:
+        with anyio.move_on_after(SOON) as limit:
             async with kv.Context.connect(f"http://127.0.0.1:{silent.getsockname()[1]}", backend="agentkv"):
                 pass
         assert limit.cancelled_caught

@@ -17,6 +17,7 @@ import pytest
 
 import agentkv as kv
 from agentkv._aio.loop_thread import LoopThread
+from tests.waiting import PATIENCE
 
 from .conftest import QUESTION, Broken
 from .faulty_proxy import Exchange, Fault, answers, cut_after, hangs, hangs_up, proxied, tls_in_front_of, until_event
@@ -273,7 +274,7 @@ async def test_servers_are_shown_as_they_are(broken: Broken, local: kv.Context) 
 
 async def test_one_of_two_servers_hangs(broken: Broken, expected: list[int]) -> None:
     broken.proxy.faults.extend([hangs] * 3)
-    with anyio.fail_after(15):
+    with anyio.fail_after(PATIENCE):
         async with kv.Context.connect([broken.served.url, broken.proxy.url], backend="agentkv") as ctx:
             assert await said(ctx) == expected
 
@@ -407,6 +408,6 @@ async def test_500_cancellations_leave_nothing_behind(broken: Broken) -> None:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(PATIENCE):
         while not holds():  # noqa: ASYNC110 - another thread does it
             await anyio.sleep(0.01)

@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 import agentkv as kv
+from tests.waiting import PATIENCE
 
 from .conftest import Broken
 from .faulty_proxy import Fault, cut_after, hangs_up, leaves_at_once, loses_the_answer
@@ -63,7 +64,7 @@ class Client:
 
 async def twins(broken: Broken, local: kv.Context, seed: int, steps: int) -> Counter[str]:
     rng, done = random.Random(seed), Counter[str]()
-    async with httpx.AsyncClient(base_url=broken.proxy.url, timeout=60) as http:
+    async with httpx.AsyncClient(base_url=broken.proxy.url, timeout=PATIENCE) as http:
         client = Client(http, broken, rng)
         number = 0
 

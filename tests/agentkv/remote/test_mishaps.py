@@ -10,6 +10,7 @@ import pytest
 
 import agentkv as kv
 from agentkv.remote.connect import RemoteHost
+from tests.waiting import PATIENCE
 
 from .conftest import QUESTION, Broken
 from .faulty_proxy import answers, hangs_up
@@ -31,7 +32,7 @@ async def test_a_log_that_fails_fails_the_verb(broken: Broken) -> None:
         logger, handler = logging.getLogger("agentkv"), Raising()
         logger.addHandler(handler)
         try:
-            with anyio.fail_after(30), pytest.raises(kv.RemoteError, match="the log is full"):
+            with anyio.fail_after(PATIENCE), pytest.raises(kv.RemoteError, match="the log is full"):
                 await branch.generate(max_tokens=4)
         finally:
             logger.removeHandler(handler)
@@ -46,7 +47,7 @@ async def test_who_leaves_is_let_go_whatever_closing_comes_to(broken: Broken, mo
         raise OSError("no descriptors are left")
 
     monkeypatch.setattr(RemoteHost, "close", fails)
-    with anyio.fail_after(30):
+    with anyio.fail_after(PATIENCE):
         async with kv.Context.connect(broken.proxy.url, backend="agentkv") as ctx:
             assert (await (await ctx.branch(QUESTION)).generate(max_tokens=4)).tokens
 

@@ -15,6 +15,7 @@ import pytest
 import agentkv as kv
 from agentkv._aio.loop_thread import LoopThread
 from agentkv._documents.published import PublishedBranch
+from tests.waiting import PATIENCE
 
 from .conftest import QUESTION, Broken
 from .faulty_proxy import answers, hangs_up, leaves_at_once, loses_the_answer
@@ -54,7 +55,7 @@ async def forgotten(broken: Broken) -> None:
 
 
 async def said(broken: Broken, name: str, verb: str, **body: Any) -> Any:
-    async with httpx.AsyncClient(base_url=broken.served.url, timeout=60) as http:
+    async with httpx.AsyncClient(base_url=broken.served.url, timeout=PATIENCE) as http:
         answer = await http.post(f"/v1/branches/{name}/{verb}", json=body)
         assert answer.status_code == 200, answer.text
         return answer.json()
@@ -255,7 +256,7 @@ async def test_a_publish_that_is_given_up_may_be_there_and_is_the_branchs_own(
 
 async def listed_on(broken: Broken, tokens: list[int]) -> None:
     """Waits until the server has the branch as it is now."""
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE):
         while True:
             held = broken.served.server.branches._held.get("desk")
             if held is not None and held.branch.tokens == tokens:

@@ -16,6 +16,7 @@ import pytest
 import agentkv as kv
 from agentkv._aio.loop_thread import LoopThread
 from agentkv.remote.errors import RetryableError, event_error
+from tests.waiting import PATIENCE
 
 from .conftest import QUESTION, Broken
 from .tape import VLLM_TAPE, Tape, played, session
@@ -75,7 +76,7 @@ async def attacked(tape: Tape, rounds: int, rng: random.Random, connect: Callabl
         wrong = changed(tape.answers[target].body.encode("latin-1"), rng)
         tape.change = lambda request, body: wrong if request == target else body  # noqa: B023
         outcome = "right"
-        with anyio.fail_after(30):
+        with anyio.fail_after(PATIENCE):
             try:
                 async with connect() as ctx:
                     branch = await ctx.branch(QUESTION)

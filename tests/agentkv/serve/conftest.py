@@ -19,6 +19,7 @@ import agentkv as kv
 from agentkv.serve import Settings, application
 from agentkv.serve.http.listener import listener
 from agentkv.serve.server import Server
+from tests.waiting import PATIENCE
 
 SETTINGS = Settings(names=("nano", "alias"))
 
@@ -42,13 +43,13 @@ class Served:
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Returns once it holds, as the step loop goes on."""
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE):
             while not holds():
                 await self.ctx._core.loop.call(lambda _: None)
 
     async def until_idle(self) -> None:
         """Waits until no request is at work any more, and what it closed is freed."""
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE):
             await self.server.admission.idle()
             await (await self.ctx.branch("a")).close()  # behind all that was closed before
 
@@ -75,7 +76,7 @@ async def serving_of(ctx: kv.Context, settings: Settings = SETTINGS) -> AsyncIte
     async with anyio.create_task_group() as group:
         group.start_soon(lambda: http_server.serve(sockets=[bound]))
         async with (
-            httpx.AsyncClient(base_url=url, timeout=60) as http,
+            httpx.AsyncClient(base_url=url, timeout=PATIENCE) as http,
             openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0) as of_openai,
             anthropic.AsyncAnthropic(base_url=url, api_key=key, max_retries=0) as of_anthropic,
         ):

@@ -12,6 +12,7 @@ import pytest
 
 from agentkv.serve.admission import Admission
 from agentkv.serve.http.errors import ApiError
+from tests.waiting import SOON
 
 from .conftest import SETTINGS, Served, serving
 
@@ -58,7 +59,7 @@ async def test_those_who_are_cancelled_or_late_leave_their_place() -> None:
         with pytest.raises(TimeoutError):
             async with admission.place(0.01):
                 pass
-        with anyio.move_on_after(0.01):
+        with anyio.move_on_after(SOON):
             async with admission.place(60):
                 pass
         assert (admission.running, admission.waiting) == (1, 0)

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from agentkv.serve.branches import held as branches
+from tests.waiting import PATIENCE
 
 from .conftest import Serve, Served
 from .test_branch_verbs import WHO, made
@@ -148,7 +149,7 @@ async def test_a_condition_holds_until_the_verb_has_ended(served: Served) -> Non
 
 
 async def test_branches_of_a_lease_end_with_its_connection(served: Served) -> None:
-    client = httpx.AsyncClient(base_url=served.url, timeout=60)
+    client = httpx.AsyncClient(base_url=served.url, timeout=PATIENCE)
     async with client, client.stream("GET", "/v1/leases/mine") as lease:
         first = await until("begin", lease)
         async with client.stream("GET", "/v1/leases/mine") as other:

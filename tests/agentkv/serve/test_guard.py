@@ -11,6 +11,8 @@ import anyio.to_thread
 import openai
 import pytest
 
+from tests.waiting import PATIENCE
+
 from .conftest import SETTINGS, serving
 
 pytestmark = pytest.mark.anyio
@@ -103,7 +105,7 @@ async def test_a_client_that_never_comes_to_ask_is_hung_up_on(begun: bytes, monk
     monkeypatch.setattr("agentkv.serve.http.listener.HEADER_SECONDS", 0.2)
 
     def slow(host: str, port: int) -> bytes:
-        with socket.create_connection((host, port), timeout=30) as client:
+        with socket.create_connection((host, port), timeout=PATIENCE) as client:
             client.sendall(begun)
             return client.recv(1)  # nothing, once the server has closed it
 
@@ -120,7 +122,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.M
     )
 
     def slow(host: str, port: int) -> bytes:
-        with socket.create_connection((host, port), timeout=30) as client:
+        with socket.create_connection((host, port), timeout=PATIENCE) as client:
             client.sendall(head)
             return client.recv(64)
 
@@ -156,14 +158,14 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_failure(capl
     )
 
     def leave(host: str, port: int) -> None:
-        with socket.create_connection((host, port), timeout=30) as client:
+        with socket.create_connection((host, port), timeout=PATIENCE) as client:
             client.sendall(head)
 
     async with serving() as site:
         host, port = site.url.removeprefix("http://").split(":")
         await anyio.to_thread.run_sync(leave, host, int(port))
         counted = 0
-        with anyio.fail_after(30):
+        with anyio.fail_after(PATIENCE):
             while not counted:
                 text = (await site.http.get("/metrics")).text
                 counted = text.count(f'agentkv_requests_total{{path="{CHAT}"')
@@ -185,7 +187,7 @@ async def test_a_reader_that_stops_does_not_keep_its_connection(monkeypatch: pyt
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
             await anyio.to_thread.run_sync(client.connect, (host, int(port)))
             await anyio.to_thread.run_sync(client.sendall, head.encode() + data)
-            with anyio.fail_after(60):
+            with anyio.fail_after(PATIENCE):
                 text = ""
                 while f'path="{CHAT}"' not in text:  # its request is over, though it has read nothing
                     text = (await site.http.get("/metrics")).text

@@ -19,6 +19,7 @@ import pytest
 
 from agentkv.serve import prompts
 from agentkv.serve.http import responses
+from tests.waiting import PATIENCE
 
 from .conftest import SETTINGS, Served, serving
 
@@ -31,7 +32,7 @@ PING = ": ping"
 
 async def until(holds: Callable[[], bool]) -> None:
     """Returns once it holds: of the step loop's thread, and of requests on their way over the wire."""
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE):
         while not holds():  # noqa: ASYNC110
             await anyio.sleep(0.001)
 

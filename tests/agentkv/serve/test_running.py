@@ -16,6 +16,7 @@ import pytest
 
 import agentkv as kv
 from agentkv import trace
+from tests.waiting import PATIENCE
 
 NANO = str(kv.models.nano())
 HI = {"model": "nano", "messages": [{"role": "user", "content": "Say hi"}], "max_tokens": 4, "temperature": 0}
@@ -44,15 +45,15 @@ def ended(process: subprocess.Popen[str]) -> str:
     """What it printed until it ended by itself."""
     assert process.stdout is not None
     rest = process.stdout.read()
-    assert process.wait(60) == 0
+    assert process.wait(PATIENCE) == 0
     return rest
 
 
 def test_names_of_the_machine_and_the_format_of_calls_can_be_given() -> None:
     with served("--allow-host", "desk.local", "--call-format", "hermes") as (_, url, _):
-        facts = httpx.get(f"{url}/v1/tokens", headers={"host": "desk.local:8080"}, timeout=60)
+        facts = httpx.get(f"{url}/v1/tokens", headers={"host": "desk.local:8080"}, timeout=PATIENCE)
         assert (facts.status_code, facts.json()["call_format"]) == (200, "hermes")
-        assert "--allow-host" in httpx.get(f"{url}/v1/tokens", headers={"host": "evil.example"}, timeout=60).text
+        assert "--allow-host" in httpx.get(f"{url}/v1/tokens", headers={"host": "evil.example"}, timeout=PATIENCE).text
 
 
 @pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGINT])
@@ -60,7 +61,7 @@ def test_it_serves_until_it_is_told_to_stop(told: signal.Signals) -> None:
     with served() as (process, url, printed):
         assert printed[0] == f"opening {NANO} ...\n"
         assert "serving nano" in printed[-1]
-        answer = httpx.post(f"{url}/v1/chat/completions", json=HI, timeout=60)
+        answer = httpx.post(f"{url}/v1/chat/completions", json=HI, timeout=PATIENCE)
         assert answer.status_code == 200
         process.send_signal(told)
         assert "stopped" in ended(process)
@@ -72,7 +73,7 @@ def test_what_runs_is_let_go_on_and_then_told() -> None:
     with served("--drain-seconds", "0.2") as (process, url, _):
         endless = {**HI, "max_tokens": 4000, "stream": True, "logit_bias": {"0": -100, "1": -100, "2": -100}}
         endless["response_format"] = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "array"}}}
-        with httpx.stream("POST", f"{url}/v1/chat/completions", json=endless, timeout=60) as stream:
+        with httpx.stream("POST", f"{url}/v1/chat/completions", json=endless, timeout=PATIENCE) as stream:
             lines = stream.iter_lines()
             assert next(lines).startswith("data: ")
             process.send_signal(signal.SIGTERM)
@@ -103,7 +104,7 @@ def test_saved_branches_are_there_from_the_start(tmp_path: Path) -> None:
     with served("--warm", str(tmp_path / "system.kv")) as (_, url, printed):
         assert f"loaded 1 branches of {tokens} tokens" in "".join(printed)
         body = {**HI, "messages": [system, *HI["messages"]]}  # type: ignore[misc]
-        usage = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).json()["usage"]
+        usage = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=PATIENCE).json()["usage"]
         assert usage["prompt_tokens_details"]["cached_tokens"] >= tokens - 1
 
 
@@ -112,7 +113,7 @@ def test_a_trace_has_what_was_served(tmp_path: Path) -> None:
 
     path = tmp_path / "served.trace"
     with served("--trace", str(path)) as (process, url, _):
-        answer = httpx.post(f"{url}/v1/chat/completions", json=HI, timeout=60).json()
+        answer = httpx.post(f"{url}/v1/chat/completions", json=HI, timeout=PATIENCE).json()
         process.send_signal(signal.SIGTERM)
         ended(process)
     replayed = anyio.run(trace.replay, path)
@@ -134,7 +135,7 @@ def test_a_trace_has_what_was_served(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_served_is_said_in_one_line(options: list[str], said: str) -> None:
     command = [sys.executable, "-m", "agentkv.cli", "serve", NANO, "--port", "0", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 1
     assert said in done.stderr
     assert done.stderr.startswith("error: ")
@@ -146,6 +147,6 @@ def test_a_port_that_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         command = [sys.executable, "-m", "agentkv.cli", "serve", NANO, "--port", port]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 1
     assert "cannot listen on 127.0.0.1" in done.stderr

@@ -19,6 +19,7 @@ import pytest
 
 import agentkv as kv
 from agentkv._engine.worker import EngineWorker
+from tests.waiting import PATIENCE
 
 QUESTION = [{"role": "user", "content": "Who are you?"}]
 ANSWER = "I am Nano, your desk agent."
@@ -284,7 +285,7 @@ for turn in range(40):
 gc.collect()
 print(len([branch for branch in ctx.branches if branch.text == "hello"]))
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=True)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert (done.stdout, done.stderr) == ("0\n", "")
 
 

@@ -151,7 +151,7 @@ def test_a_cut_answer_names_the_option(sit_down: SitDown) -> None:
 
 
 def test_a_tool_that_never_returns_keeps_nobody_from_leaving(sit_down: SitDown, tmp_path: Path) -> None:
-    person = sit_down("--tools", tool_file(tmp_path, "time.sleep(1000)"))
+    person = sit_down("--tools", tool_file(tmp_path, f"time.sleep({NEVER})"))
     person.say("What is the weather in Tolvik?")
     person.sees("-> weather(city='Tolvik')")
     person.type(CTRL_C)

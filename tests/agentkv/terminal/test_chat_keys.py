@@ -113,7 +113,7 @@ def test_what_is_pasted_during_an_answer_waits_as_one_draft(sit_down: SitDown) -
 
 
 def test_ctrl_c_drops_what_waits_with_the_answer(sit_down: SitDown, tmp_path: Path) -> None:
-    person = sit_down("--tools", tool_file(tmp_path, "time.sleep(1000)"))  # the answer lasts until it is stopped
+    person = sit_down("--tools", tool_file(tmp_path, f"time.sleep({NEVER})"))  # the answer lasts until it is stopped
     person.say("What is the weather in Tolvik?")
     person.sees("-> weather(city='Tolvik')")
     person.type("/fork typed\rWho are you?\r")

@@ -14,13 +14,14 @@ import agentkv as kv
 from agentkv.terminal.chat import _answer
 from agentkv.terminal.session import ChatSession
 from agentkv.testing import call
+from tests.waiting import PATIENCE
 
 from .chats import ANSWER, tool_file
 
 
 def run(*options: str, stdin: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "agentkv", "chat", "--threads", "1", *options]
-    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=PATIENCE)
 
 
 def test_without_a_terminal_lines_are_answered() -> None:
@@ -48,7 +49,7 @@ def test_without_a_terminal_nobody_lets_tools_run_that_ask_first(tmp_path: Path)
 
 def test_a_tool_that_runs_out_of_time_does_not_hold_up_the_end(tmp_path: Path) -> None:
     ended = run(
-        "--tools", tool_file(tmp_path, "time.sleep(1000)", "(timeout=0.1)"), stdin="What is the weather in Oslo?\n"
+        "--tools", tool_file(tmp_path, f"time.sleep({NEVER})", "(timeout=0.1)"), stdin="What is the weather in Oslo?\n"
     )
     assert ended.returncode == 0
     assert "<- weather" in ended.stdout

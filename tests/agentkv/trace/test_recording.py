@@ -37,6 +37,7 @@ from agentkv.trace.records import (
 from agentkv.trace.story import read_story
 from tests.agentkv.agents.conftest import TWO_CALLS, OpenDesk, as_tool, desk_agent
 from tests.agentkv.conftest import OpenContext
+from tests.waiting import SOON
 
 from .conftest import only, records_of
 
@@ -204,7 +205,7 @@ async def test_leaving_the_context_first_ends_the_recording(open_context: OpenCo
 async def test_a_cancelled_recording_is_whole(open_context: OpenContext, tmp_path: Path) -> None:
     path = tmp_path / "run.trace"
     async with open_context() as ctx:
-        with anyio.move_on_after(0.05):
+        with anyio.move_on_after(SOON):
             async with trace.record(ctx, path):
                 branch = await ctx.branch("The quick")
                 while True:

@@ -23,6 +23,7 @@ from agentkv.trace.records import Stepped
 from agentkv.trace.view.page import page_of
 from tests.agentkv.agents.conftest import TWO_CALLS, OpenDesk, desk_agent
 from tests.agentkv.conftest import OpenContext
+from tests.waiting import PATIENCE
 
 from .conftest import only, records_of
 from .synthetic import write_synthetic
@@ -151,7 +152,7 @@ def test_a_browser_runs_it_without_an_error(tmp_path: Path, steps: int) -> None:
         [CHROMIUM, "--headless=new", "--no-sandbox", "--virtual-time-budget=20000", "--dump-dom", page.as_uri()],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
         check=True,
     ).stdout
     assert 'data-ready="true"' in shown

@@ -15,6 +15,7 @@ import anyio
 import pytest
 
 import agentkv as kv
+from tests.waiting import PATIENCE
 
 from ..bad_input import message, value
 from ..conftest import OpenContext
@@ -142,7 +143,7 @@ async def check(open_context: OpenContext, folder: Path, count: int, seed: int) 
             target = rng.choice(targets(ctx, branch))
             arguments = draw(rng, target, others, folder)
             try:
-                with anyio.fail_after(20):
+                with anyio.fail_after(PATIENCE):
                     await call(target[1], arguments)
                 outcomes["succeeded"] += 1
             except kv.AgentKVError as error:

@@ -26,6 +26,7 @@ from agentkv_runtime.hf.plain_config import plain_config
 from safetensors.torch import load_file, save_file
 
 from tests.conftest import FolderFactory
+from tests.rows import one_in
 from tests.runtime.direct.traced import MAX_LOGITS, MAX_TOKENS, Parts
 from tests.runtime.gguf import tiny_files
 from tests.runtime.gguf.rows import ARCHITECTURES
@@ -60,7 +61,7 @@ def traced(folder: Path, quant: Any) -> tuple[Parts, Recipe]:
 @pytest.mark.parametrize(
     ("name", "quant", "dtype", "more"),
     [
-        *((name, "q4", torch.bfloat16, {}) for name in ROWS),
+        *one_in(3, ((name, "q4", torch.bfloat16, {}) for name in ROWS)),
         ("llama", "q4", torch.float32, WIDE),
         ("qwen3", "q5", torch.float16, WIDE),
         ("phi3", "q5", torch.bfloat16, WIDE),

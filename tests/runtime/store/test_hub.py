@@ -17,6 +17,7 @@ from agentkv_runtime.store.hub import parse_name
 
 from tests.conftest import FolderFactory
 from tests.runtime.store.hub_server import COMMIT, TOKEN, HubServer
+from tests.waiting import PATIENCE
 
 REPO = "tests/tiny"
 WEIGHTS = "model.safetensors"
@@ -136,10 +137,10 @@ def test_ctrl_c_in_a_download_ends_the_command_and_leaves_nothing_half_done(hub:
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert hub.held.wait(120)
+    assert hub.held.wait(PATIENCE)
     pull.send_signal(signal.SIGINT)
     hub.hold.set()  # the library only looks when bytes come
-    said, complained = pull.communicate(timeout=120)
+    said, complained = pull.communicate(timeout=PATIENCE)
     assert (pull.returncode, said) == (130, ""), complained
     assert "stopped; whole files stay for the next pull" in complained
     assert "Traceback" not in complained

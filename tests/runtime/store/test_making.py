@@ -22,6 +22,7 @@ from agentkv_runtime.store.making import export_once, find_export, options_for
 
 from tests.conftest import FolderFactory
 from tests.runtime.sources.test_lora import adapter
+from tests.waiting import PATIENCE
 
 OPTIONS = options_for(quant="none")
 
@@ -73,7 +74,7 @@ def test_one_export_for_all_who_ask(tiny_hf_folder: FolderFactory, tmp_path: Pat
             assert entries() == []
 
     entry = make(source, "owner/tiny", tell)
-    said, _ = waiting[0].communicate(timeout=120)
+    said, _ = waiting[0].communicate(timeout=PATIENCE)
     assert [json.loads(line) for line in said.splitlines()] == [{"path": str(entry.path)}]
     assert read_model_folder(entry.path).manifest.source == "tiny"
     assert left_behind() == [entry.key]
@@ -137,7 +138,7 @@ def test_told_to_stop_it_leaves_nothing(tiny_hf_folder: FolderFactory, step: str
     process = child(tiny_hf_folder("llama", layers=1))
     until(process, "progress", step)
     process.send_signal(told)
-    _, complained = process.communicate(timeout=120)
+    _, complained = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, complained
     assert left_behind() == []
 
@@ -147,7 +148,7 @@ def test_a_killed_export_is_in_nobodys_way(tiny_hf_folder: FolderFactory) -> Non
     process = child(source)
     until(process, "progress", "loading torch")
     process.kill()
-    process.communicate(timeout=120)
+    process.communicate(timeout=PATIENCE)
     assert len(left_behind()) == 1  # what it had begun, under a name that nothing opens
     assert entries() == []
     entry = make(source, "tiny")

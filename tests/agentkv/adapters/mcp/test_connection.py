@@ -18,6 +18,7 @@ import pytest
 import agentkv as kv
 from agentkv.adapters.mcp import Connection, ServerLost, ServerToolError, connect
 from tests.agentkv.adapters.conftest import INSTRUCTIONS, TWO_CALLS, TWO_RESULTS
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -56,7 +57,7 @@ def bare(schema: Any) -> list[str]:
 
 async def until(path: Path) -> None:
     """Returns once there is such a file."""
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE):
         while not path.exists():  # noqa: ASYNC110, ASYNC240 - another process writes it
             await anyio.sleep(0.01)
 
@@ -117,7 +118,7 @@ async def test_what_is_no_text_is_named() -> None:
 async def test_a_server_that_dies_fails_the_call_and_comes_back() -> None:
     async with connect(DESK) as desk:
         die, weather = await tool(desk, "die"), await tool(desk, "weather")
-        with anyio.fail_after(30):
+        with anyio.fail_after(PATIENCE):
             with pytest.raises(ServerLost, match="went away"):
                 await die()
             assert await weather(city="Tolvik") == TWO_RESULTS[0]
@@ -132,7 +133,7 @@ async def test_a_call_that_is_cancelled_or_late_is_cancelled_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     marker = tmp_path / "marker"
-    async with connect(DESK, env={"DESK_MARKER": str(marker)}, timeout=20) as desk:
+    async with connect(DESK, env={"DESK_MARKER": str(marker)}, timeout=PATIENCE) as desk:
         hang = await tool(desk, "hang")
         async with anyio.create_task_group() as group:
             group.start_soon(hang)
@@ -173,7 +174,7 @@ async def test_a_server_that_hangs_is_begun_anew(tmp_path: Path, monkeypatch: py
 
 
 async def test_what_does_not_come_up_says_so() -> None:
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE):
         with pytest.raises(ServerLost, match="no-such-command"):
             async with connect("no-such-command --now"):
                 pass
@@ -184,7 +185,7 @@ async def test_what_does_not_come_up_says_so() -> None:
             async with connect("http://127.0.0.1:9/mcp", timeout=10):
                 pass
         with pytest.raises(ServerLost):
-            async with connect([sys.executable, "-c", "print('hello')"], timeout=20):
+            async with connect([sys.executable, "-c", "print('hello')"], timeout=PATIENCE):
                 pass
         for server in ([], "", 5, ["a", 5], "ftp://x", "a 'b", None, b"http://x"):
             with pytest.raises(kv.InvalidInput, match="must be a command, or an http or https URL"):

@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 
 import agentkv as kv
 from agentkv.cli import app
+from tests.waiting import PATIENCE, SOON
 
 pytestmark = pytest.mark.anyio
 
@@ -93,7 +94,7 @@ async def test_it_tells_who_it_is_and_what_its_tools_answer() -> None:
 
 
 def test_at_a_terminal_it_says_what_it_waits_for() -> None:
-    child = pexpect.spawn(AGENTKV[0], AGENTKV[1:], encoding="utf-8", timeout=60)
+    child = pexpect.spawn(AGENTKV[0], AGENTKV[1:], encoding="utf-8", timeout=PATIENCE)
     child.expect("serving branches to an MCP client at stdin and stdout")
     child.sendintr()
     child.expect(pexpect.EOF)
@@ -137,11 +138,11 @@ async def test_files_stay_in_their_folder(tmp_path: Path) -> None:
 async def test_a_cancelled_generation_ends_there() -> None:
     async with served() as client:
         await call(client, "new_branch", messages=QUESTION)
-        with anyio.move_on_after(0.3):
+        with anyio.move_on_after(SOON):
             while True:  # some are cancelled at their beginning, some in their middle
                 await call(client, "generate", branch="b1", max_tokens=1500, temperature=5.0)
                 await call(client, "rollback", branch="b1", tokens=27)
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             await call(client, "rollback", branch="b1", tokens=27)
             assert (await call(client, "generate", branch="b1", max_tokens=32))["text"] == ANSWER
 
@@ -167,7 +168,7 @@ async def test_over_http() -> None:
             assert (await call(two, "generate", branch="b3", max_tokens=32))["text"] == ANSWER
     finally:
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE) == 0
         assert process.stderr.read() == ""
         process.stderr.close()
 
@@ -208,7 +209,7 @@ def test_a_signal_ends_it_though_its_client_stays(
         process.stdout.readline()
         ask(process, "generate", branch="b1", max_tokens=2000, temperature=5.0)
     process.send_signal(told)
-    assert process.wait(20) == 0
+    assert process.wait(PATIENCE) == 0
     assert process.stderr.read() == b""
 
 
@@ -217,7 +218,7 @@ def test_a_client_that_no_longer_reads_ends_it(process: subprocess.Popen[bytes])
     assert process.stderr is not None
     process.stdout.close()
     ask(process, "new_branch", text="Hello")
-    assert process.wait(20) == 0
+    assert process.wait(PATIENCE) == 0
     assert process.stderr.read() == b"the client no longer reads what it asked for\n"
 
 
@@ -233,5 +234,5 @@ def test_what_it_cannot_do_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_client_that_hangs_up_ends_it() -> None:
-    ended = subprocess.run(AGENTKV, input="", capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(AGENTKV, input="", capture_output=True, text=True, timeout=PATIENCE)
     assert (ended.stdout, ended.stderr, ended.returncode) == ("", "", 0)

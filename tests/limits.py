@@ -1,0 +1,89 @@
+"""No test hangs: a pytest plugin under which each has a limit, its fixtures and subprocesses included.
+
+At the limit (`timeout` in pyproject.toml) the test fails with the stacks of every thread of the worker and of its
+descendants, those are killed, and the run goes on. A test that even then does not end, in native code that neither
+returns nor lets go of the interpreter, ends its worker, in whose place another goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+GRACE_S = 30.0  # to fail in, before the worker is ended
+_NAMES_OF_STACKS_S = 10.0  # per process, to read its stacks in
+
+_stderr: list[int] = []  # the terminal's, whatever a test captures
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    _stderr.append(os.dup(sys.__stderr__.fileno() if sys.__stderr__ else 2))
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    os.close(_stderr.pop())
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool:
+    """Stands in for pytest-timeout's, which knows nothing of children."""
+
+    def at_the_limit(*_: object) -> None:
+        __tracebackhide__ = True
+        report = "\n".join(stacks(process) for process in family())
+        end_children()
+        pytest.fail(f"longer than {settings.timeout:g} seconds\n{report}")
+
+    signal.signal(signal.SIGALRM, at_the_limit)
+    signal.setitimer(signal.ITIMER_REAL, settings.timeout)
+    faulthandler.dump_traceback_later(settings.timeout + GRACE_S, exit=True, file=_stderr[-1])
+    return True
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_timeout_cancel_timer(item: pytest.Item) -> bool:
+    """After every test, whether a limit was set for it or not."""
+    faulthandler.cancel_dump_traceback_later()
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    return True
+
+
+def family(pid: int | None = None) -> Iterator[psutil.Process]:
+    """A process, this one unless told otherwise, and all its descendants."""
+    process = psutil.Process(pid)
+    yield process
+    yield from process.children(recursive=True)
+
+
+def stacks(process: psutil.Process) -> str:
+    """The command of a process, and the stack of each of its threads where it is a Python."""
+    try:
+        title = f"{process.pid} {' '.join(process.cmdline())[:200]}"
+        tool = shutil.which("py-spy", path=sysconfig.get_path("scripts")) or "py-spy"
+        ended = subprocess.run(
+            [tool, "dump", "--pid", str(process.pid)], capture_output=True, text=True, timeout=_NAMES_OF_STACKS_S
+        )
+        return f"--- {title}\n{ended.stdout or ended.stderr}"
+    except (psutil.Error, OSError, subprocess.SubprocessError) as error:
+        return f"--- {process.pid}: no stacks: {error}"
+
+
+def end_children() -> None:
+    """Kills all descendants of this process, whatever session they are in."""
+    children = list(family())[1:]
+    for child in children:
+        with contextlib.suppress(psutil.Error):
+            child.kill()
+    psutil.wait_procs(children, timeout=5)

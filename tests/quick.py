@@ -1,0 +1,123 @@
+"""Runs the tests that a change most likely breaks, under two minutes: the nearest by imports first.
+
+A test file is as far from a change as imports lead from the one to the other; what mirrors a changed file is nearest.
+Seconds are those of the last `make test` here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import collections
+import functools
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from tests.run import LIMIT_S, TIMES, pytest_command, run
+from tests.times import seconds_of_files
+
+ROOT = Path(__file__).resolve().parents[1]
+BUDGET_S = 90.0  # of the workers' time, whose start comes on top
+UNKNOWN_S = 3.0  # a file that has not run yet
+SOURCES = {
+    "agentkv": ROOT / "agentkv",
+    "agentkv_runtime": ROOT / "runtime" / "agentkv_runtime",
+    "tests": ROOT / "tests",
+}
+NATIVE, PAGES = "agentkv_runtime._core", "tests.docs.reader"
+OTHERS = {".cpp": NATIVE, ".h": NATIVE, ".md": PAGES}  # what stands for files that are no Python
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--since", default="HEAD", metavar="COMMIT", help="what has changed since then (%(default)s)")
+    parser.add_argument("-n", "--workers", type=int, default=2)
+    parser.add_argument("--list", action="store_true", help="names the files and runs nothing")
+    options = parser.parse_args()
+    changed = list(changes(options.since))
+    chosen = choose(changed, BUDGET_S * options.workers)
+    print(f"==> {len(changed)} changed files, {len(chosen)} test files: {' '.join(chosen[:4])} ...", flush=True)
+    if options.list or not chosen:
+        print("\n".join(chosen) or "nothing has changed: --since COMMIT looks further back")
+        return 0
+    return run(pytest_command(options.workers, chosen), LIMIT_S)
+
+
+def changes(since: str) -> Iterator[Path]:
+    """Files that differ from a commit, new ones too."""
+    for command in (["diff", "--name-only", since], ["ls-files", "--others", "--exclude-standard"]):
+        for line in subprocess.check_output(["git", *command], cwd=ROOT, text=True).splitlines():
+            yield ROOT / line
+
+
+def choose(changed: Iterable[Path], budget: float) -> list[str]:
+    """Test files, the nearest first, as many as fit into the budget of seconds."""
+    seconds, chosen = seconds_of_files(TIMES), []
+    for name in nearest(changed):
+        budget -= seconds.get(name, UNKNOWN_S)
+        if budget < 0 and chosen:
+            break
+        chosen.append(name)
+    return chosen
+
+
+def nearest(changed: Iterable[Path]) -> list[str]:
+    """Test files by their distance from what has changed."""
+    files, importers = modules(), graph()
+    distance = {name: 0 for path in changed for name in beside(path, files)}
+    queue = collections.deque(distance)
+    while queue:
+        name = queue.popleft()
+        for importer in importers.get(name, set()) - distance.keys():
+            distance[importer] = distance[name] + 1
+            queue.append(importer)
+    tests = [name for name in distance if files.get(name, ROOT).name.startswith("test_")]
+    return [str(files[name].relative_to(ROOT)) for name in sorted(tests, key=lambda name: (distance[name], name))]
+
+
+def beside(path: Path, files: dict[str, Path]) -> Iterator[str]:
+    """The module of a file and the tests that mirror it."""
+    if path.suffix in OTHERS:
+        yield OTHERS[path.suffix]
+    yield from (name for name, file in files.items() if file == path or file.name == f"test_{path.stem}.py")
+
+
+@functools.cache
+def modules() -> dict[str, Path]:
+    """Files by the names that imports have for them."""
+    files = {}
+    for package, folder in SOURCES.items():
+        for path in sorted(folder.rglob("*.py")):
+            parts = (package, *path.relative_to(folder).with_suffix("").parts)
+            files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return files
+
+
+@functools.cache
+def graph() -> dict[str, set[str]]:
+    """Who imports each module."""
+    importers = collections.defaultdict(set)
+    for name, path in modules().items():
+        for target in imports(name, path, modules()):
+            importers[target].add(name)
+    return dict(importers)
+
+
+def imports(name: str, path: Path, files: dict[str, Path]) -> Iterator[str]:
+    """Modules that a module names in imports, wherever in it; of a package's name, what it takes from inside."""
+    package = name.split(".") if path.stem == "__init__" else name.split(".")[:-1]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = [*package[: len(package) - node.level + 1]] if node.level else []
+            target = ".".join([*base, *(node.module or "").split(".")]).strip(".")
+            for alias in node.names:
+                inside = f"{target}.{alias.name}"
+                yield inside if inside in files or inside == NATIVE else target
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""Runs the Python tests as `make test` does: says how long it will take, and ends within LIMIT_S whatever happens."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.limits import family, stacks
+
+ROOT = Path(__file__).resolve().parents[1]
+TIMES = ROOT / "build" / "times"
+LIMIT_S = 28 * 60
+USUAL = "about 10 minutes on two idle cores"
+SLOWEST = 10
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-n", "--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds (%(default)s)")
+    parser.add_argument("pytest", nargs="*", help="further arguments of pytest, behind --")
+    options = parser.parse_args()
+    whole = not options.pytest
+    print(f"==> Running the Python tests on {options.workers} cores: {expected() if whole else 'a part'}", flush=True)
+    begun = time.monotonic()
+    record = ["-p", "tests.times", "--times", str(TIMES)] if whole else []
+    status = run(pytest_command(options.workers, [*options.pytest, *record]), options.limit)
+    if whole and status == 0:
+        (TIMES / "last").write_text(f"{time.monotonic() - begun:.0f}")
+    return status
+
+
+def pytest_command(workers: int, arguments: list[str]) -> list[str]:
+    command = [sys.executable, "-m", "pytest", "-q", "-n", str(workers), "--dist", "loadfile"]
+    return [*command, f"--durations={SLOWEST}", "--durations-min=1", *arguments]
+
+
+def expected() -> str:
+    """How long the whole will take, by the last run of it here."""
+    try:
+        minutes, seconds = divmod(int((TIMES / "last").read_text()), 60)
+    except (OSError, ValueError):
+        return USUAL
+    return f"the last run took {minutes}:{seconds:02}"
+
+
+def run(command: list[str], limit: float) -> int:
+    """The exit status of pytest; past the limit, 1: the stacks of everything that runs are shown, and it is ended."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts jobs in the background without it
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL)
+    try:
+        return process.wait(limit)
+    except subprocess.TimeoutExpired:
+        print(f"\n==> Not done after {limit:g} seconds; what runs now:", flush=True)
+        for each in family(process.pid):
+            print(stacks(each), flush=True)
+        return 1
+    except KeyboardInterrupt:
+        return process.wait(10)  # it has got the same signal and says what it did
+    finally:
+        for each in reversed(list(family(process.pid))) if process.poll() is None else ():
+            each.kill()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

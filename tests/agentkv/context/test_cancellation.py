@@ -14,6 +14,7 @@ import trio
 from sniffio import current_async_library
 
 import agentkv as kv
+from tests.waiting import NEVER
 
 from ..conftest import OpenContext, after_forwards, loop_threads
 
@@ -135,7 +136,7 @@ async def test_closing_under_cancellation_frees_the_branch(open_context: OpenCon
             async with await trunk.fork(), await trunk.fork():
                 assert len(ctx.branches) == 3
                 scope.cancel()
-                await anyio.sleep(1)
+                await anyio.sleep(NEVER)
         assert ctx.branches == [trunk]
         assert ctx.stats.branches == 1
 

@@ -16,7 +16,7 @@ import pytest
 
 import agentkv as kv
 from tests.conftest import FolderFactory
-from tests.waiting import PATIENCE, SOON
+from tests.waiting import PATIENCE, SOON, until_sync
 
 from ..conftest import OpenContext
 
@@ -67,8 +67,7 @@ class Spins:
 
     def propose(self, branch: int, tokens: object, limit: int) -> None:
         self.proposing.set()
-        while not self.enough.is_set():
-            time.sleep(0.001)
+        until_sync(self.enough.is_set)
 
 
 @pytest.mark.anyio

@@ -146,16 +146,16 @@ def test_a_table_counts_by_category() -> None:
     rescued = Called("get_weather", {"city": "Oslo"}, rescued="json")
     wrong = Called("get_weather", {"city": "Rome"})
     outcomes = [
-        ("x", Outcome((rescued,), tokens=10, seconds=1.5)),
-        ("y", Outcome((), stopped="max_tokens", tokens=5, seconds=1.0)),
-        ("x", Outcome((rescued, wrong), tokens=20, seconds=0.5)),
+        ("x", Outcome((rescued,), tokens=10, seconds=150.0)),
+        ("y", Outcome((), stopped="max_tokens", tokens=5, seconds=100.0)),
+        ("x", Outcome((rescued, wrong), tokens=20, seconds=70.4)),
         ("y", Outcome(error="ContextFull: no room")),
     ]
     results = [judged_of(outcome, category=category, id=str(at)) for at, (category, outcome) in enumerate(outcomes)]
     assert [score.row() for score in scores(results)] == [
-        ("x", "1", "2", "50%", "9-91%", "3", "2", "30", "1.0", "0", "0"),
-        ("y", "0", "2", "0%", "0-66%", "0", "0", "5", "0.5", "1", "1"),
-        ("all", "1", "4", "25%", "5-70%", "3", "2", "35", "0.8", "1", "1"),
+        ("x", "1", "2", "50%", "9-91%", "3", "2", "30", "110.2", "0", "0"),
+        ("y", "0", "2", "0%", "0-66%", "0", "0", "5", "50.0", "1", "1"),
+        ("all", "1", "4", "25%", "5-70%", "3", "2", "35", "80.1", "1", "1"),
     ]
 
 

@@ -8,7 +8,6 @@ import socket
 import ssl
 import threading
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import pytest
 
 import agentkv as kv
 from agentkv._aio.loop_thread import LoopThread
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 from .conftest import QUESTION, Broken
 from .faulty_proxy import Exchange, Fault, answers, cut_after, hangs, hangs_up, proxied, tls_in_front_of, until_event
@@ -405,9 +404,3 @@ async def test_500_cancellations_leave_nothing_behind(broken: Broken) -> None:
         assert len(ctx.branches) == 1
         assert ctx._core.loop._worker.jobs == {}
     await until(lambda: not broken.proxy.open)
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    with anyio.fail_after(PATIENCE):
-        while not holds():  # noqa: ASYNC110 - another thread does it
-            await anyio.sleep(0.01)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import NEVER
+
 from .chats import ANSWER, SitDown, tool_file
 from .person import CTRL_C, CTRL_D
 
@@ -158,7 +160,7 @@ def test_a_tool_that_never_returns_keeps_nobody_from_leaving(sit_down: SitDown, 
     person.sees("(stopped")
     person.prompted()
     person.type(CTRL_D)
-    assert person.ends(20) == 0
+    assert person.ends() == 0
     assert "Traceback" not in person.text
 
 

@@ -8,6 +8,8 @@ import re
 import signal
 from pathlib import Path
 
+from tests.waiting import NEVER
+
 from .chats import ANSWER, BABBLE, SitDown, tool_file
 from .person import ALT_ENTER, CTRL_C, CTRL_D, CTRL_Z
 
@@ -132,7 +134,7 @@ def test_ctrl_c_drops_what_waits_with_the_answer(sit_down: SitDown, tmp_path: Pa
 def test_sigterm_at_the_prompt_ends_it(sit_down: SitDown) -> None:
     person = sit_down()
     os.kill(person.process.pid, signal.SIGTERM)
-    assert person.ends(20) == 143
+    assert person.ends() == 143
     assert "Traceback" not in person.text
 
 
@@ -141,7 +143,7 @@ def test_sigterm_in_an_answer_ends_it(sit_down: SitDown) -> None:
     person.say("Hello")
     person.until(lambda: len(person.lines) > 3 and any(person.lines[3:10]))
     os.kill(person.process.pid, signal.SIGTERM)
-    assert person.ends(20) == 143
+    assert person.ends() == 143
     assert "Traceback" not in person.text
 
 

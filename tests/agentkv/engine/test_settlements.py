@@ -210,7 +210,7 @@ async def test_a_branch_is_given_up_once_its_verbs_are_settled(
 
         def post_and_pause(made: OutcomeBatch) -> bool:
             went = post(made)
-            looked.wait(1)  # the thread comes no further for a while
+            looked.wait(PATIENCE)  # the thread comes no further for a while
             return went
 
         monkeypatch.setattr(ctx._core.loop._worker, "_post", post_and_pause)

@@ -275,4 +275,5 @@ async def test_nothing_is_kept_of_a_branch_that_is_closed_or_could_not_leave(
                 assert store() is None
             assert nameless_files() == before
         finally:
+            looked.set()
             gc.enable()

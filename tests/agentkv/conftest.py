@@ -54,6 +54,14 @@ def _no_step_loop_outlives_its_module() -> Iterator[None]:
     until_sync(lambda: not loop_threads())  # one that was given up ends by itself
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _forwards_wait_for_their_tasks() -> Iterator[None]:
+    """However slow the machine is: which rows share a forward is not the clock's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("agentkv._engine.mailbox.COME_BACK_S", PATIENCE)
+        yield
+
+
 OpenContext = Callable[..., AbstractAsyncContextManager[kv.Context]]
 WithTemplate = Callable[[str], Path]
 

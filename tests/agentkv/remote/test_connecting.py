@@ -294,7 +294,7 @@ async def test_a_model_or_tokenizer_that_is_not_there(broken: Broken, tmp_path: 
 
 
 async def test_a_server_that_is_silent_when_opened(broken: Broken, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "OPENING_S", 0.3)
+    monkeypatch.setattr(network, "OPENING_S", SOON)
     broken.proxy.faults.append(hangs)
     with pytest.raises(kv.RemoteError, match="no server answered"):
         async with kv.Context.connect(broken.proxy.url, backend="agentkv"):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from agentkv_runtime.errors import TemplateTimeout, TokenizerError
+from agentkv_runtime.text.sandbox import MOST_CHARACTERS
 from agentkv_runtime.text.tokenizer import Tokenizer
 
 from tests.waiting import SOON
@@ -93,7 +94,7 @@ def test_what_would_be_large_is_refused_before_it_is_made(template: str) -> None
     try:
         with pytest.raises(TokenizerError):
             render(template)
-        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+        assert tracemalloc.get_traced_memory()[1] < 2 * MOST_CHARACTERS
     finally:
         tracemalloc.stop()
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
+from agentkv_runtime.text.tokenizer import Tokenizer
 
 import agentkv as kv
 from agentkv._chat.prompt import _WORKERS
@@ -88,7 +91,7 @@ async def test_a_prompt_that_cannot_fit_is_refused_before_it_is_encoded(
     async with open_context(capacity=64) as ctx:
         branch = await ctx.branch("The")
         for name in ("encode", "encode_rendered", "encode_next"):
-            monkeypatch.setattr(ctx.tokenizer, name, lambda text, **_: encoded.append(text))
+            monkeypatch.setattr(Tokenizer, name, lambda _, text, **__: encoded.append(text))
         for prompt in (text, [user(text)], range(10**12)):
             with pytest.raises(kv.ContextFull, match="64 cells"):
                 await branch.extend(prompt)
@@ -166,13 +169,22 @@ async def template_runs(ctx: kv.Context) -> None:
 
 async def leave_its_template(ctx: kv.Context, messages: list[dict]) -> None:
     """Cancels a branch whose template runs."""
-    with anyio.CancelScope() as scope:
+    render, ended = Tokenizer.render, threading.Event()
+
+    def told(*args: Any) -> Any:
+        try:
+            return render(*args)
+        finally:
+            ended.set()
+
+    with pytest.MonkeyPatch.context() as patch, anyio.CancelScope() as scope:
+        patch.setattr(Tokenizer, "render", told)
         async with anyio.create_task_group() as group:
             group.start_soon(ctx.branch, messages)
             await template_runs(ctx)
             scope.cancel()
     assert scope.cancelled_caught
-    assert ctx._core.chat.encoder._workers.value < _WORKERS, "it waited for the template"
+    assert not ended.is_set(), "it waited for the template"
 
 
 async def expect_closed(branch: kv.Branch) -> None:

@@ -13,7 +13,7 @@ import pytest
 import agentkv as kv
 from agentkv._engine.commands import Job
 from agentkv._engine.worker import EngineWorker, OutcomeBatch
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until_sync
 
 from ..conftest import OpenContext
 
@@ -210,7 +210,7 @@ async def test_a_branch_is_given_up_once_its_verbs_are_settled(
 
         def post_and_pause(made: OutcomeBatch) -> bool:
             went = post(made)
-            looked.wait(PATIENCE)  # the thread comes no further for a while
+            until_sync(lambda: looked.is_set() or ctx._core.loop._outbox)  # the thread comes no further for a while
             return went
 
         monkeypatch.setattr(ctx._core.loop._worker, "_post", post_and_pause)

@@ -54,12 +54,11 @@ def _no_step_loop_outlives_its_module() -> Iterator[None]:
     until_sync(lambda: not loop_threads())  # one that was given up ends by itself
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _forwards_wait_for_their_tasks() -> Iterator[None]:
-    """However slow the machine is: which rows share a forward is not the clock's."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("agentkv._engine.mailbox.COME_BACK_S", PATIENCE)
-        yield
+@pytest.fixture
+def forwards_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forwards wait for the tasks that were woken, however slow the machine is: which rows share one is not the
+    clock's. Not for tests whose tasks do nothing but ask the engine again and again."""
+    monkeypatch.setattr("agentkv._engine.mailbox.COME_BACK_S", PATIENCE)
 
 
 OpenContext = Callable[..., AbstractAsyncContextManager[kv.Context]]

@@ -30,6 +30,7 @@ async def check(branch: kv.Branch) -> None:
     np.testing.assert_array_equal(await branch.logits(), await fresh.logits())
 
 
+@pytest.mark.usefixtures("forwards_wait")
 async def test_gather_shares_the_forwards(open_context: OpenContext) -> None:
     async with open_context() as ctx:
         trunk = await ctx.branch("The quick brown fox")

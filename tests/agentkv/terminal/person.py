@@ -15,6 +15,7 @@ import pyte
 
 from tests.waiting import SOON, until_sync
 
+_PIECES = 200  # of what a program writes, which are read at once
 _BRACKETED_PASTE = 2004 << 5  # as pyte counts private modes
 CTRL_C, CTRL_D, CTRL_Z, ALT_ENTER = "\x03", "\x04", "\x1a", "\x1b\r"
 
@@ -67,13 +68,12 @@ class Person:
         self._screen.resize(rows, columns)
 
     def look(self, seconds: float = SOON) -> None:
-        """Reads what has come, or the first that comes in so many seconds."""
-        while True:
+        """Reads until nothing comes for so many seconds, or much has come."""
+        for _ in range(_PIECES):
             try:
                 data = self.process.read_nonblocking(1 << 16, seconds)
             except (pexpect.TIMEOUT, pexpect.EOF):
                 return
-            seconds = 0
             self._bytes.feed(data)
             for _ in range(data.count(b"\x1b[6n")):  # where is the cursor?
                 self.process.send(f"\x1b[{self._screen.cursor.y + 1};{self._screen.cursor.x + 1}R")

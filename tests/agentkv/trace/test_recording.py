@@ -37,7 +37,7 @@ from agentkv.trace.records import (
 from agentkv.trace.story import read_story
 from tests.agentkv.agents.conftest import TWO_CALLS, OpenDesk, as_tool, desk_agent
 from tests.agentkv.conftest import OpenContext, after_forwards
-from tests.waiting import SOON, until
+from tests.waiting import PATIENCE, SOON
 
 from .conftest import only, records_of
 
@@ -248,9 +248,11 @@ async def test_a_full_disk_ends_the_recording_and_nothing_else(
     monkeypatch.setattr("agentkv.trace.file.os.write", full)
     async with open_context() as ctx, trace.record(ctx, path) as recording:
         branch = await ctx.branch("The quick")
-        for _ in range(5):
-            await branch.generate(max_tokens=5)
-        await until(lambda: recording.error)
+        mark = branch.mark()
+        with anyio.fail_after(PATIENCE):
+            while recording.error is None:
+                await branch.generate(max_tokens=5)
+                await branch.rollback(mark)
         assert isinstance(recording.error, kv.TraceError)
         assert "No space left" in str(recording.error)
         await branch.generate(max_tokens=5)

@@ -156,10 +156,11 @@ async def test_a_forward_in_python_is_no_strategy(
     from agentkv_runtime.torch_backend.model import TorchModel
 
     forward, interrupt = TorchModel.forward, StrategyWatchdog.interrupt
-    slow, looks = threading.Event(), 0
+    slow, begun, looks = threading.Event(), threading.Event(), 0
 
     def takes_its_time(*arguments: Any) -> Any:
         if slow.is_set():
+            begun.set()
             until_sync(lambda: looks > 2 * LOOKS_BEFORE_GIVING_UP)
         return forward(*arguments)
 
@@ -176,7 +177,7 @@ async def test_a_forward_in_python_is_no_strategy(
         slow.set()
         async with anyio.create_task_group() as group:
             group.start_soon(lambda: branch.generate(max_tokens=40))
-            await until(lambda: ctx._core.loop._worker.jobs)
+            await until(begun.is_set)
             group.cancel_scope.cancel()
         slow.clear()
         assert looks > 2 * LOOKS_BEFORE_GIVING_UP

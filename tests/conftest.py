@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import signal
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,16 @@ from tests.models import TinySpec, tiny_spec, write_hf_folder
 
 # Tiny models gain nothing from torch's threads, whose barriers spin when another process holds a core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Shells ignore some signals for what they start in the background, nohup another, and children inherit that.
+for _ended_by, _handler in {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGQUIT: signal.SIG_DFL,
+    signal.SIGHUP: signal.SIG_DFL,
+    signal.SIGTERM: signal.SIG_DFL,
+}.items():
+    if signal.getsignal(_ended_by) == signal.SIG_IGN:
+        signal.signal(_ended_by, _handler)
 
 FolderFactory = Callable[..., Path]
 

@@ -5,6 +5,7 @@ tests/test_no_clock.py finds other numbers of seconds in tests.
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
 
@@ -22,7 +23,7 @@ NEVER = 3600.0
 TICK = 0.02
 """Seconds in which the clock of a file system's time stamps moves on."""
 
-_POLL = 0.005
+_POLL = 0.001
 
 
 async def until(holds: Callable[[], object]) -> None:
@@ -43,3 +44,12 @@ def until_sync(holds: Callable[[], object]) -> None:
         if time.monotonic() > latest:
             raise TimeoutError(f"not true within {PATIENCE:g} seconds")
         time.sleep(_POLL)
+
+
+def listens(port: int) -> bool:
+    """Does something accept connections there, on this machine?"""
+    try:
+        socket.create_connection(("127.0.0.1", port), PATIENCE).close()
+    except OSError:
+        return False
+    return True

@@ -7,9 +7,8 @@ import os
 import re
 import shutil
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,10 @@ import anyio
 import pytest
 
 import agentkv as kv
+from agentkv._engine.worker import EngineWorker
 from tests.export_cache import ExportCache
 from tests.faults import SERVERS
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until_sync
 
 from .remote.inapplicable import reason
 from .remote.over_server import over_server
@@ -51,10 +51,14 @@ def loop_threads() -> list[threading.Thread]:
 @pytest.fixture(scope="module", autouse=True)
 def _no_step_loop_outlives_its_module() -> Iterator[None]:
     yield
-    deadline = time.monotonic() + 10  # one that was given up ends by itself
-    while loop_threads() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert loop_threads() == []
+    until_sync(lambda: not loop_threads())  # one that was given up ends by itself
+
+
+@pytest.fixture
+def forwards_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forwards wait for the tasks that were woken, however slow the machine is: which rows share one is not the
+    clock's. Not for tests whose tasks do nothing but ask the engine again and again."""
+    monkeypatch.setattr("agentkv._engine.mailbox.COME_BACK_S", PATIENCE)
 
 
 OpenContext = Callable[..., AbstractAsyncContextManager[kv.Context]]
@@ -72,6 +76,33 @@ async def after_forwards(ctx: kv.Context, count: int) -> None:
         goal = forwards_of(ctx) + count
         while forwards_of(ctx) < goal:
             await ctx._core.loop.call(lambda _: None)
+
+
+@asynccontextmanager
+async def event_loop_goes_first() -> AsyncIterator[None]:
+    """Before each of its steps an engine waits until the event loop has come round 20 times, on any machine."""
+    rounds, over, step = 0, False, EngineWorker.step
+
+    async def turn() -> None:
+        nonlocal rounds
+        while True:
+            await anyio.lowlevel.checkpoint()
+            rounds += 1
+
+    def behind(worker: EngineWorker) -> Any:
+        latest = rounds + 20
+        until_sync(lambda: over or rounds >= latest)
+        return step(worker)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EngineWorker, "step", behind)
+        async with anyio.create_task_group() as group:
+            group.start_soon(turn)
+            try:
+                yield
+            finally:
+                over = True
+                group.cancel_scope.cancel()
 
 
 def forwards_of(ctx: kv.Context) -> int:

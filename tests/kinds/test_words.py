@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import pytest
@@ -76,7 +77,7 @@ async def test_files_without_branches() -> None:
             with pytest.raises(kv.SnapshotError, match=message):
                 await ctx.load(path)
             with pytest.raises(kv.SnapshotError, match=message):
-                await respond(talk, f"/load {path}", Console(file=io.StringIO()), InterruptHandler())
+                await respond(talk, f"/load {quote(str(path))}", Console(file=io.StringIO()), InterruptHandler())
 
 
 async def test_a_terminal_in_another_encoding_is_understood() -> None:

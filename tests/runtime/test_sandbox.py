@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 from typing import Any
 
 import pytest
 from agentkv_runtime.errors import TemplateTimeout, TokenizerError
+from agentkv_runtime.text.sandbox import MOST_CHARACTERS
 from agentkv_runtime.text.tokenizer import Tokenizer
+
+from tests.waiting import SOON
 
 from .chat_styles import byte_level
 
@@ -86,10 +90,13 @@ BOMBS = {
 
 @pytest.mark.parametrize("template", BOMBS.values(), ids=BOMBS)
 def test_what_would_be_large_is_refused_before_it_is_made(template: str) -> None:
-    begun = time.monotonic()
-    with pytest.raises(TokenizerError):
-        render(template)
-    assert time.monotonic() - begun < 5
+    tracemalloc.start()
+    try:
+        with pytest.raises(TokenizerError):
+            render(template)
+        assert tracemalloc.get_traced_memory()[1] < 2 * MOST_CHARACTERS
+    finally:
+        tracemalloc.stop()
 
 
 ENDLESS = {
@@ -108,10 +115,8 @@ ENDLESS = {
 
 @pytest.mark.parametrize("template", ENDLESS.values(), ids=ENDLESS)
 def test_a_template_without_an_end_is_ended(template: str) -> None:
-    begun = time.thread_time()
-    with pytest.raises(TemplateTimeout, match=r"0\.1 seconds"):
-        render(template, seconds=0.1)
-    assert time.thread_time() - begun < 5
+    with pytest.raises(TemplateTimeout, match=rf"{SOON} seconds"):
+        render(template, seconds=SOON)
 
 
 def test_a_template_is_not_too_slow_because_the_machine_is_busy() -> None:

@@ -14,6 +14,7 @@ from agentkv_runtime.folder.verified import remember_fingerprint, remembered_fin
 from agentkv_runtime.programs import load_folder
 
 import agentkv as kv
+from tests.waiting import TICK
 
 
 class Reader:
@@ -52,7 +53,7 @@ def test_a_file_that_was_touched_is_read_again(file: Path) -> None:
     read = Reader()
     first = remembered_fingerprint(file, read)
     times = os.stat(file)
-    time.sleep(0.02)  # the clock of time stamps ticks every few milliseconds
+    time.sleep(TICK)
     file.write_bytes(b"same bytes"[:10])
     os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))  # as if it had not been
     assert remembered_fingerprint(file, read) == file_fingerprint(file) != first
@@ -105,7 +106,7 @@ def test_a_program_that_was_damaged_since_is_refused(tmp_path: Path) -> None:
             (copy / each.name).write_bytes(each.read_bytes())
     folder = read_model_folder(copy)
     load_folder(folder)
-    time.sleep(0.02)
+    time.sleep(TICK)
     with folder.model_path.open("r+b") as file:
         file.seek(-100, os.SEEK_END)
         byte = file.read(1)
@@ -124,7 +125,7 @@ def test_what_was_written_here_is_not_read_until_somebody_touches_it(file: Path)
     read = Reader()
     assert remembered_fingerprint(file, read) == file_fingerprint(file)
     assert read.reads == 0
-    time.sleep(0.02)  # the clock of time stamps ticks every few milliseconds
+    time.sleep(TICK)
     file.write_bytes(b"any bytes!")
     assert remembered_fingerprint(file, read) == file_fingerprint(file)
     assert read.reads == 1

@@ -8,6 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 import agentkv as kv
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -26,7 +27,7 @@ def weather(city: str) -> dict[str, int]:
     return {"temp": len(city)}
 
 
-@kv.tool(timeout=5)
+@kv.tool(timeout=PATIENCE)
 async def stock(ctx: kv.RunContext[Desk], product: str) -> int:
     """How many there are."""
     assert_type(ctx.deps, Desk)

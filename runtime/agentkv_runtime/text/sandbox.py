@@ -140,9 +140,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def call(__self, __context: Context, __callee: Any, *args: Any, **kwargs: Any) -> Any:
         """Calls a function or method; first checks that a method of a text or number makes a result within bounds."""
-        owner = getattr(__callee, "__self__", None)
+        method = getattr(__callee, "__wrapped__", __callee)  # jinja wraps `format` when it is looked up
+        owner = getattr(method, "__self__", None)
         if isinstance(owner, str | int | float):
-            args = _checked_arguments(owner, __callee.__name__, args, kwargs)
+            args = _checked_arguments(owner, method.__name__, args, kwargs)
         return super().call(__context, __callee, *args, **kwargs)
 
 

@@ -11,8 +11,8 @@ import pytest
 
 import agentkv as kv
 from examples.nano.tools import SYSTEM, TOOLS
-from tests.agentkv.conftest import folder, with_template  # noqa: F401 - fixtures
-from tests.waiting import PATIENCE
+from tests.agentkv.conftest import event_loop_goes_first, folder, with_template  # noqa: F401 - fixtures
+from tests.waiting import PATIENCE, until
 
 INSTRUCTIONS = SYSTEM
 TWO_CALLS = "What is the weather in Tolvik and in Brasno?"
@@ -35,18 +35,16 @@ async def ctx() -> AsyncIterator[kv.Context]:
 async def freed(ctx: kv.Context) -> AsyncIterator[None]:
     """What runs in the block is cancelled when it is left; nothing of it stays.
 
-    One step was under way and one may have been sent; the rest is what a busy machine runs until the event loop, which
-    carries the cancellation, has its turn. Uncancelled, the runs of these tests take a step for every free cell."""
+    One step was under way and one may have been sent; the rest is what runs until the event loop, which goes first, has
+    carried the cancellation. Uncancelled, the runs of these tests take a step for every free cell."""
     before = len(ctx.branches)
-    yield
-    steps = ctx.stats.steps
-    with anyio.fail_after(PATIENCE):
-        while len(ctx.branches) > before:
-            await anyio.lowlevel.checkpoint()
-    assert ctx.stats.steps <= steps + 400
-    steps = ctx.stats.steps
-    await anyio.sleep(0.05)
-    assert ctx.stats.steps <= steps + 1
+    async with event_loop_goes_first():
+        yield
+        steps = ctx.stats.steps
+        await until(lambda: len(ctx.branches) <= before)
+        await ctx._core.loop.call(lambda _: None)
+        assert ctx.stats.steps <= steps + 20
+    assert ctx._core.loop._worker.jobs == {}
 
 
 async def generating(ctx: kv.Context) -> None:

@@ -13,6 +13,7 @@ from sniffio import current_async_library
 
 import agentkv as kv
 from agentkv._aio.threads import ToolThreads
+from tests.waiting import PATIENCE
 
 
 def live_tasks() -> int:
@@ -52,11 +53,8 @@ class Before:
         np.testing.assert_array_equal(await self.branch.logits(), self.row)
         await self.branch.rollback(self.mark)
         gc.collect()
-        for _ in range(400):
-            if self._counts() == self.counts and not self.ctx._core.singleton(ToolThreads).busy:
-                break
-            await anyio.sleep(0.001)
-            await self.ctx._core.loop.call(lambda _: None)
-        assert (self._counts(), self.ctx._core.singleton(ToolThreads).busy) == (self.counts, 0)
+        with anyio.fail_after(PATIENCE):
+            while self._counts() != self.counts or self.ctx._core.singleton(ToolThreads).busy:
+                await self.ctx._core.loop.call(lambda _: None)
         assert self.ctx._core.loop._worker.jobs == {}
         assert self.branch._handle.state.lease is None

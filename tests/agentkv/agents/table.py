@@ -10,7 +10,7 @@ import anyio
 import agentkv as kv
 from agentkv._aio.threads import ToolThreads
 from agentkv.agents.tool_runner import ToolCallRunner, ToolEnvironment
-from tests.waiting import PATIENCE
+from tests.waiting import until
 
 
 class Table:
@@ -49,6 +49,4 @@ class Table:
 
 
 async def until_idle(threads: ToolThreads) -> None:
-    with anyio.fail_after(PATIENCE):
-        while threads.busy:  # noqa: ASYNC110 - only threads end it
-            await anyio.sleep(0.001)
+    await until(lambda: not threads.busy)

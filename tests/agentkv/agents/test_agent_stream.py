@@ -8,6 +8,7 @@ import anyio
 import pytest
 
 import agentkv as kv
+from tests.waiting import until
 
 from .conftest import NO_CALL, ONE_CALL, TWO_CALLS, OpenDesk, as_tool, desk_agent
 
@@ -57,7 +58,7 @@ async def test_an_answer_may_come_later_and_from_elsewhere(open_desk: OpenDesk) 
         stream = agent.stream(await agent.trunk(ctx), ONE_CALL)
 
         async def decide(event: kv.events.ApprovalAsked) -> None:
-            await anyio.sleep(0.02)
+            await anyio.wait_all_tasks_blocked()  # the reader waits for what comes next
             event.approve()
 
         async with anyio.create_task_group() as people, stream as events:
@@ -126,7 +127,7 @@ async def test_a_turn_is_done_once_its_reader_knows_however_far_ahead_it_was() -
         stream = kv.Agent("S").stream(branch, "Q")
         async with stream as events:
             await events.__anext__()
-            await anyio.sleep(0.05)  # it has written all that it has to write
+            await until(lambda: any(isinstance(event, kv.events.Finished) for event in stream._pending))
             assert ctx.stats.forwards > forwards
             with pytest.raises(kv.BranchBusy):
                 await branch.extend("more")

@@ -2,47 +2,19 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
 import pytest
 
 import agentkv as kv
-from agentkv._engine.worker import EngineWorker
+from tests.agentkv.conftest import event_loop_goes_first
 from tests.waiting import PATIENCE
 
 from .conftest import TWO_CALLS, OpenDesk, as_tool, desk_agent
 from .test_agent_stream import events_of, kinds
 
 pytestmark = pytest.mark.anyio
-
-
-@asynccontextmanager
-async def event_loop_goes_first() -> AsyncIterator[None]:
-    """Before each of its steps the engine waits until the event loop has come round 20 times, on any machine."""
-    rounds, step = 0, EngineWorker.step
-
-    async def turn() -> None:
-        nonlocal rounds
-        while True:
-            await anyio.lowlevel.checkpoint()
-            rounds += 1
-
-    def behind(worker: EngineWorker) -> Any:
-        begun, latest = rounds, time.monotonic() + 20  # an event loop that has ended turns no more
-        while rounds < begun + 20 and time.monotonic() < latest:
-            time.sleep(0.0005)
-        return step(worker)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(EngineWorker, "step", behind)
-        async with anyio.create_task_group() as group:
-            group.start_soon(turn)
-            yield
-            group.cancel_scope.cancel()
 
 
 async def test_a_call_begins_while_the_next_one_is_written(open_desk: OpenDesk) -> None:

@@ -17,7 +17,7 @@ import agentkv as kv
 from agentkv._aio.threads import ToolThreads
 from agentkv.agents.tool_runner import ToolCallRunner, ToolEnvironment
 from tests.agentkv.conftest import loop_threads
-from tests.waiting import NEVER, PATIENCE
+from tests.waiting import NEVER, PATIENCE, SOON
 
 pytestmark = pytest.mark.anyio
 
@@ -159,7 +159,7 @@ async def test_a_call_that_waited_for_a_thread_in_vain_never_ran() -> None:
     release, began = threading.Event(), anyio.Event()
     threads, records = ToolThreads(1), []
 
-    @kv.tool(timeout=0.02)
+    @kv.tool(timeout=SOON)
     def look() -> None:
         raise AssertionError("it never comes to this")
 

@@ -26,7 +26,7 @@ class Chaos:
         self.rng = random.Random(seed)
         self.outcomes: dict[str, int] = {}
         tools = [as_tool(name, self._tool(name), on_error="raise") for name in ("stock", "train")]
-        told = as_tool("weather", self._tool("weather"), retries=1, backoff=0.001, timeout=0.01)
+        told = as_tool("weather", self._tool("weather"), retries=1, backoff=0.001, timeout=self.rng.random() * 0.02)
         self.agent = desk_agent(tools=[told, *tools, as_tool("convert", approve=True)], max_rounds=4, max_tokens=200)
 
     def _tool(self, name: str) -> Any:

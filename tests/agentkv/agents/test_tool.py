@@ -14,6 +14,7 @@ from typing_extensions import TypedDict
 
 import agentkv as kv
 from agentkv.agents.parameters import InvalidArguments
+from tests.waiting import PATIENCE
 
 
 class Colour(Enum):
@@ -206,7 +207,7 @@ def test_a_tool_is_still_the_function() -> None:
 
 def test_a_tool_may_come_with_a_schema_of_its_own() -> None:
     schema = {"type": "object", "properties": {"q": {"type": "string"}}}
-    tool = kv.Tool("search", "Searches.", schema, nothing, timeout=3)
+    tool = kv.Tool("search", "Searches.", schema, nothing, timeout=PATIENCE)
     assert tool.checked({"q": "x"}) == {"q": "x"}
     assert tool.definition["function"]["parameters"] == schema
     bare = kv.Tool("now", "The time.", {"type": "object"}, nothing)

@@ -12,7 +12,7 @@ import pytest
 import agentkv as kv
 from tests.agentkv.conftest import after_forwards
 from tests.faults import fail_at
-from tests.waiting import NEVER
+from tests.waiting import NEVER, PATIENCE
 
 from .before import Before, live_tasks
 from .conftest import NO_CALL, ONE_CALL, TWO_CALLS, OpenDesk, as_tool, desk_agent
@@ -103,14 +103,17 @@ async def test_a_turn_may_be_cancelled_at_every_forward(open_desk: OpenDesk) -> 
             await before.check()
 
 
-@pytest.mark.parametrize("tool", [stuck, lambda **_: threading.Event().wait(0.2)], ids=["task", "thread"])
-async def test_a_turn_may_be_cancelled_while_its_tools_run(open_desk: OpenDesk, tool: Any) -> None:
-    began = anyio.Event()
+@pytest.mark.parametrize("runs_in", ["task", "thread"])
+async def test_a_turn_may_be_cancelled_while_its_tools_run(open_desk: OpenDesk, runs_in: str) -> None:
+    began, release = anyio.Event(), threading.Event()
+
+    def waits(**_: Any) -> None:
+        release.wait(PATIENCE)
 
     async def begun(ctx: kv.RunContext[Any], call: kv.CallRecord) -> None:
         pass
 
-    agent = desk_agent(tools=[as_tool("weather", tool)], after_call=begun)
+    agent = desk_agent(tools=[as_tool("weather", stuck if runs_in == "task" else waits)], after_call=begun)
     async with open_desk() as ctx:
         before = await Before.of(ctx, await agent.trunk(ctx))
 
@@ -124,6 +127,7 @@ async def test_a_turn_may_be_cancelled_while_its_tools_run(open_desk: OpenDesk, 
             group.start_soon(watch)
             await began.wait()
             group.cancel_scope.cancel()
+        release.set()
         await before.check()
 
 
@@ -204,7 +208,7 @@ async def test_the_context_may_be_left_in_a_turn(open_desk: OpenDesk) -> None:
             branch = await agent.trunk(ctx)
             group.start_soon(turn, branch)
             await after_forwards(ctx, 3)
-        await anyio.sleep(0.01)
+        await anyio.wait_all_tasks_blocked()
         group.cancel_scope.cancel()
     assert [type(error) for error in outcome] in ([kv.ContextClosed], [])
     assert live_tasks() == tasks

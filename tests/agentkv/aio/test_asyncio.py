@@ -14,9 +14,9 @@ import agentkv as kv
 from agentkv._engine import loop
 from agentkv._engine.mailbox import Flush
 from agentkv._state.branch_state import BranchStates
-from tests.waiting import NEVER, PATIENCE
+from tests.waiting import NEVER, PATIENCE, SOON
 
-from ..conftest import OpenContext, after_forwards, loop_threads
+from ..conftest import OpenContext, after_forwards, event_loop_goes_first, loop_threads
 from ..engine.test_settlements import fail_once
 
 pytestmark = pytest.mark.asyncio
@@ -30,6 +30,7 @@ async def check(branch: kv.Branch) -> None:
     np.testing.assert_array_equal(await branch.logits(), await fresh.logits())
 
 
+@pytest.mark.usefixtures("forwards_wait")
 async def test_gather_shares_the_forwards(open_context: OpenContext) -> None:
     async with open_context() as ctx:
         trunk = await ctx.branch("The quick brown fox")
@@ -86,13 +87,14 @@ async def test_a_task_group_ends_with_its_generations(open_context: OpenContext)
 async def test_wait_for_ends_a_generation_that_takes_too_long(open_context: OpenContext) -> None:
     async with open_context() as ctx:
         branch = await ctx.branch("The quick")
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(branch.generate(**LONG), 0.02)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.02):
-                await branch.generate(**LONG)
+        async with event_loop_goes_first():  # which finds that the time is up long before the generation's end
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(branch.generate(**LONG), SOON)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(SOON):
+                    await branch.generate(**LONG)
         await check(branch)
-        made = await asyncio.wait_for(branch.generate(max_tokens=2), 20)
+        made = await asyncio.wait_for(branch.generate(max_tokens=2), PATIENCE)
         assert branch.tokens[-len(made.tokens) :] == made.tokens
 
 

@@ -26,7 +26,7 @@ async def read(ctx: kv.Context, branch: kv.Branch) -> None:
 async def read_slowly(ctx: kv.Context, branch: kv.Branch) -> None:
     async with branch.stream(max_tokens=400, buffer=2) as tokens:
         async for _ in tokens:
-            await anyio.sleep(0.001)
+            await anyio.sleep(random.random() * 0.002)
 
 
 async def fan_out(ctx: kv.Context, branch: kv.Branch) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import os
 import threading
-import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
@@ -16,7 +15,7 @@ import pytest
 
 import agentkv as kv
 from agentkv._aio.loop_thread import LoopPortal, LoopThread
-from tests.waiting import NEVER
+from tests.waiting import NEVER, PATIENCE, until_sync
 
 
 def elsewhere(work: Callable[[], object]) -> Future[object]:
@@ -38,14 +37,13 @@ async def nothing() -> AsyncIterator[None]:
     yield
 
 
-@asynccontextmanager
-async def slow_to_leave() -> AsyncIterator[None]:
-    yield
-    time.sleep(0.2)  # noqa: ASYNC251 - whatever is asked for meanwhile waits in the loop's queue
-
-
 def forever(loop: LoopPortal) -> Future[object]:
     return elsewhere(lambda: loop.wait(asyncio.sleep(NEVER)))
+
+
+async def others() -> int:
+    """How many tasks there are beside the one that holds the loop and this one."""
+    return len(asyncio.all_tasks()) - 2
 
 
 def test_garbage_is_closed_by_threads_that_it_needs_itself() -> None:
@@ -63,7 +61,7 @@ def test_garbage_is_closed_by_threads_that_it_needs_itself() -> None:
     thread = LoopThread(needs_another)
     thread.itself = thread  # type: ignore[attr-defined]
     del thread
-    elsewhere(collect).result(30)
+    elsewhere(collect).result(PATIENCE)
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -75,9 +73,6 @@ def test_a_ctrl_c_as_it_begins_ends_it(monkeypatch: pytest.MonkeyPatch, begun: b
         if begun:
             begin(work)
         raise KeyboardInterrupt
-
-    async def others() -> int:
-        return len(asyncio.all_tasks()) - 1
 
     before = thread.wait(others())
     with monkeypatch.context() as patched:
@@ -91,21 +86,32 @@ def test_a_ctrl_c_as_it_begins_ends_it(monkeypatch: pytest.MonkeyPatch, begun: b
 def test_what_runs_when_the_loop_ends_is_told() -> None:
     thread = LoopThread(nothing)
     outcome = forever(thread)
-    thread.wait(asyncio.sleep(0.05))
+    until_sync(lambda: thread.wait(others()) == 1)
     thread.close()
     with pytest.raises(kv.ContextClosed):
-        outcome.result(30)
+        outcome.result(PATIENCE)
 
 
 def test_what_is_asked_for_while_it_closes_is_told() -> None:
-    thread = LoopThread(slow_to_leave)
+    leaving, asked = threading.Event(), threading.Event()
+
+    @asynccontextmanager
+    async def stands_still_at_its_end() -> AsyncIterator[None]:
+        yield
+        leaving.set()
+        asked.wait(PATIENCE)  # whatever is asked for meanwhile waits in the loop's queue
+
+    thread = LoopThread(stands_still_at_its_end)
     closing = elsewhere(thread.close)
-    time.sleep(0.05)
+    assert leaving.wait(PATIENCE)
+    queued = len(thread._loop._ready)  # type: ignore[attr-defined]
     outcomes = [forever(thread) for _ in range(3)]
+    until_sync(lambda: len(thread._loop._ready) == queued + 3)  # type: ignore[attr-defined]
+    asked.set()
     for outcome in outcomes:
         with pytest.raises(kv.ContextClosed):
-            outcome.result(30)
-    closing.result(30)
+            outcome.result(PATIENCE)
+    closing.result(PATIENCE)
 
 
 def test_what_is_asked_for_while_the_loop_winds_down_is_told() -> None:
@@ -116,13 +122,13 @@ def test_what_is_asked_for_while_the_loop_winds_down_is_told() -> None:
 
     thread.wait(occupy())
     closing = elsewhere(thread.close)  # waits for the executor's thread
-    time.sleep(0.05)
     try:
+        until_sync(lambda: not thread._life.entrance.is_open)
         with pytest.raises(kv.ContextClosed):
-            forever(thread).result(30)
+            forever(thread).result(PATIENCE)
     finally:
         release.set()
-    closing.result(30)
+    closing.result(PATIENCE)
     with pytest.raises(kv.ContextClosed):
         thread.wait(asyncio.sleep(0))
 
@@ -130,10 +136,10 @@ def test_what_is_asked_for_while_the_loop_winds_down_is_told() -> None:
 def test_a_loop_of_another_that_ends_is_noticed() -> None:
     loop, never = asyncio.new_event_loop(), asyncio.sleep(0)
     outcome = elsewhere(lambda: LoopPortal(loop).wait(never))  # the loop does not run
-    time.sleep(0.05)
+    until_sync(lambda: loop._ready)  # type: ignore[attr-defined]
     loop.close()
     with pytest.raises(kv.ContextClosed):
-        outcome.result(30)
+        outcome.result(PATIENCE)
     never.close()
 
 
@@ -143,8 +149,7 @@ def test_a_coroutine_that_is_cancelled_by_itself_is_no_end_of_the_loop() -> None
 
     thread = LoopThread(nothing)
     outcome = elsewhere(lambda: thread.wait(cancelled()))
-    while not outcome.done():
-        time.sleep(0.01)
+    until_sync(outcome.done)
     assert type(outcome.exception()).__name__ == "CancelledError"
     thread.close()
 
@@ -156,7 +161,7 @@ def test_a_forked_process_is_told_that_the_loop_is_not_its_own() -> None:
     if child == 0:
         outcome = forever(thread)
         try:
-            os._exit(0 if isinstance(outcome.exception(10), kv.WrongEventLoop) else 1)
+            os._exit(0 if isinstance(outcome.exception(PATIENCE), kv.WrongEventLoop) else 1)
         finally:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

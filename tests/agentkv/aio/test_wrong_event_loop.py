@@ -73,7 +73,7 @@ async def test_a_stream_is_read_where_it_was_entered(open_context: OpenContext) 
             first = await anext(tokens)
 
             def elsewhere() -> None:
-                asyncio.run(asyncio.wait_for(anext(tokens), 5))
+                asyncio.run(asyncio.wait_for(anext(tokens), PATIENCE))
 
             with pytest.raises(kv.WrongEventLoop):
                 await anyio.to_thread.run_sync(elsewhere)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import anyio
 import pytest
 
@@ -136,8 +138,9 @@ async def test_a_rewrite_that_is_cancelled_or_does_not_fit_changes_nothing(with_
         answer = "<think>\nhm\n</think>\n\nYes."
         await branch.extend(answer)
         answered, tokens, messages = branch.mark(), branch.tokens, branch.messages
-        for delay in range(20):
-            with anyio.move_on_after(delay * 1e-4) as scope:
+        rng = random.Random(5)
+        for _ in range(20):
+            with anyio.move_on_after(rng.random() * 0.002) as scope:
                 await branch.extend([user("And?")])
             if scope.cancelled_caught:
                 assert (branch.tokens, branch.messages) == (tokens, messages)

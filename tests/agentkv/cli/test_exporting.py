@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +15,7 @@ import agentkv as kv
 from agentkv._console.progress import Display
 from agentkv._model.export import _end
 from tests.conftest import FolderFactory
+from tests.waiting import until_sync
 
 pytestmark = pytest.mark.asyncio
 
@@ -105,10 +105,7 @@ async def test_without_torch_opening_says_what_to_install(
 
 def wait_for_an_export() -> None:
     """Until one has begun to write."""
-    latest = time.monotonic() + 300
-    while not (models_folder().is_dir() and list(models_folder().iterdir())):
-        assert time.monotonic() < latest, "no export has begun"
-        time.sleep(0.01)
+    until_sync(lambda: models_folder().is_dir() and list(models_folder().iterdir()))
 
 
 def running() -> Iterator[str]:

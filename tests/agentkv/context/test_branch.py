@@ -145,6 +145,7 @@ async def test_adopt(open_context: OpenContext) -> None:
         assert trunk.text == PROMPT
 
 
+@pytest.mark.usefixtures("forwards_wait")
 async def test_select_scores_every_choice_and_changes_nothing(open_context: OpenContext) -> None:
     async with open_context() as ctx:
         trunk = await ctx.branch(PROMPT)

@@ -14,6 +14,7 @@ import trio
 from sniffio import current_async_library
 
 import agentkv as kv
+from tests.waiting import NEVER, until_sync
 
 from ..conftest import OpenContext, after_forwards, loop_threads
 
@@ -104,11 +105,12 @@ async def test_a_cancelled_reader_ends_its_stream(open_context: OpenContext) -> 
 async def test_a_cancelled_reader_gets_no_token_that_came_meanwhile(open_context: OpenContext) -> None:
     async with open_context() as ctx:
         branch = await ctx.branch("The quick")
+        engine = ctx._core.loop._worker.engine
         with anyio.CancelScope() as scope:
             async with branch.stream(max_tokens=1900, buffer=1) as stream:
                 async for token in stream:
                     if token.index == 5:
-                        time.sleep(0.1)  # noqa: ASYNC251 - the next token waits in the event loop before the cancellation
+                        until_sync(lambda: engine.stats().generated == 7)  # the next one waits in the event loop
                         scope.cancel()
         assert scope.cancelled_caught
         assert len(stream.generation.tokens) == 6
@@ -135,7 +137,7 @@ async def test_closing_under_cancellation_frees_the_branch(open_context: OpenCon
             async with await trunk.fork(), await trunk.fork():
                 assert len(ctx.branches) == 3
                 scope.cancel()
-                await anyio.sleep(1)
+                await anyio.sleep(NEVER)
         assert ctx.branches == [trunk]
         assert ctx.stats.branches == 1
 

@@ -248,6 +248,7 @@ async def test_a_hugging_face_folder_runs_on_torch(
         np.testing.assert_allclose(await branch.logits(), row, atol=1e-3)
 
 
+@pytest.mark.usefixtures("forwards_wait")
 async def test_steps_show_what_was_merged(open_context: OpenContext) -> None:
     async with open_context() as ctx:
         trunk = await ctx.branch("The quick brown fox")

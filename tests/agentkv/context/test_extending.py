@@ -12,7 +12,7 @@ import pytest
 import agentkv as kv
 from agentkv._context.extend import ExtendOperation
 from agentkv._engine.interface import StepEngine
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 from ...runtime.chat_styles import THINKING
 from ..conftest import WithTemplate
@@ -62,12 +62,6 @@ def held_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[Adoption]:
             yield adoption
         finally:
             adoption.goes_on.set()
-
-
-async def until(true: Callable[[], bool]) -> None:
-    with anyio.fail_after(PATIENCE):
-        while not true():  # noqa: ASYNC110 - the thread sets no event of the event loop
-            await anyio.sleep(0.001)
 
 
 async def submitted(ctx: kv.Context, verb: Callable[[], object]) -> None:

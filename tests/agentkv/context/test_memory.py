@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import agentkv as kv
-from tests.waiting import PATIENCE
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.anyio,
@@ -139,9 +139,7 @@ async def test_a_context_that_has_nothing_to_do_gives_memory_back_by_itself(monk
         row = await last.logits()
         full, memory = ctx.stats.kv_bytes, resident()
         await first.close()
-        with anyio.fail_after(PATIENCE):
-            while ctx.stats.kv_bytes > 0.1 * full:  # noqa: ASYNC110 - nobody tells
-                await anyio.sleep(0.02)
+        await until(lambda: ctx.stats.kv_bytes <= 0.1 * full)
         assert resident() < memory - 0.7 * full
         assert (await last.logits() == row).all()
         assert (await last.generate(max_tokens=5)).tokens

@@ -11,7 +11,7 @@ import pytest
 
 import agentkv as kv
 from agentkv.overflow import DropOldest, Overflow, Room, Stop, Summarize
-from tests.waiting import PATIENCE, SOON
+from tests.waiting import PATIENCE, until
 
 from ..conftest import OpenContext, after_forwards
 
@@ -244,8 +244,10 @@ async def test_a_read_that_is_cancelled_while_room_is_made(open_context: OpenCon
         branch = await ctx.branch(PROMPT, overflow=Slow())
         async with branch.stream(max_tokens=60, sampling=endless(ctx)) as tokens:
             read = [await anext(tokens) for _ in range(9)]
-            with anyio.move_on_after(SOON):
-                await anext(tokens)
+            async with anyio.create_task_group() as group:
+                group.start_soon(tokens.__anext__)
+                await until(lambda: Slow.asked == 1)
+                group.cancel_scope.cancel()
             with pytest.raises(ZeroDivisionError):
                 await anext(tokens)
             with anyio.fail_after(PATIENCE):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 import time
 from dataclasses import replace
 from typing import Any
@@ -95,8 +97,10 @@ async def test_cancellation_at_every_point(open_context: OpenContext, strategy: 
         trunk = await ctx.branch(PROMPT)
         mark = trunk.mark()
         options: dict[str, Any] = {"sampling": WARM, "speculative": strategy}
-        counts = set()
-        for turns in range(60):
+        counts, rng = set(), random.Random(5)
+        for turns in itertools.count():
+            if turns >= 60 and len(counts) > 3:  # where the engine is slow, few of the first turns see a token
+                break
             streams: list[kv.TokenStream] = []
             read: list[int] = []
 
@@ -113,7 +117,7 @@ async def test_cancellation_at_every_point(open_context: OpenContext, strategy: 
                 for _ in range(turns):
                     await anyio.lowlevel.checkpoint()
                     if turns % 4 == 0:
-                        time.sleep(0.001 if OVER else 0.0001)  # noqa: ASYNC251 - the engine goes on meanwhile
+                        time.sleep(rng.random() * (0.002 if OVER else 0.0002))  # noqa: ASYNC251 - the engine goes on meanwhile
                 group.cancel_scope.cancel()
             assert trunk.tokens == PROMPT + read
             counts.add(len(read))
@@ -121,7 +125,6 @@ async def test_cancellation_at_every_point(open_context: OpenContext, strategy: 
                 assert streams[0].generation.tokens == read
                 await check_as_if_no_more(trunk, mark, streams[0].generation, options)
             await trunk.rollback(mark)
-        assert len(counts) > 3
 
 
 async def test_nothing_read_costs_nothing(open_context: OpenContext) -> None:

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,9 @@ import numpy as np
 import pytest
 
 import agentkv as kv
+from agentkv._engine.watchdog import LOOKS_BEFORE_GIVING_UP, StrategyWatchdog
 from tests.conftest import FolderFactory
-from tests.waiting import PATIENCE, SOON
+from tests.waiting import PATIENCE, until, until_sync
 
 from ..conftest import OpenContext
 
@@ -67,8 +67,7 @@ class Spins:
 
     def propose(self, branch: int, tokens: object, limit: int) -> None:
         self.proposing.set()
-        while not self.enough.is_set():
-            time.sleep(0.001)
+        until_sync(self.enough.is_set)
 
 
 @pytest.mark.anyio
@@ -156,21 +155,32 @@ async def test_a_forward_in_python_is_no_strategy(
     """The torch backend runs its model in Python: whoever waits for a forward waits, however long it takes."""
     from agentkv_runtime.torch_backend.model import TorchModel
 
-    forward, slow = TorchModel.forward, threading.Event()
+    forward, interrupt = TorchModel.forward, StrategyWatchdog.interrupt
+    slow, begun, looks = threading.Event(), threading.Event(), 0
 
     def takes_its_time(*arguments: Any) -> Any:
         if slow.is_set():
-            time.sleep(0.3)
+            begun.set()
+            until_sync(lambda: looks > 2 * LOOKS_BEFORE_GIVING_UP)
         return forward(*arguments)
 
+    def counted(watchdog: StrategyWatchdog) -> bool:
+        nonlocal looks
+        looks += 1
+        return interrupt(watchdog)
+
     monkeypatch.setattr(TorchModel, "forward", takes_its_time)
-    monkeypatch.setattr("agentkv._engine.loop.PATIENCE_S", 0.01)  # many looks at one forward
+    monkeypatch.setattr(StrategyWatchdog, "interrupt", counted)
+    monkeypatch.setattr("agentkv._engine.loop.PATIENCE_S", 0.01)
     async with kv.Context.open(tiny_hf_folder("llama"), capacity=256, kv_dtype="fp32", backend="torch") as ctx:
         branch, other = await ctx.branch("The quick"), await ctx.branch("fox")
         slow.set()
-        with anyio.move_on_after(SOON):
-            await branch.generate(max_tokens=40)
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: branch.generate(max_tokens=40))
+            await until(begun.is_set)
+            group.cancel_scope.cancel()
         slow.clear()
+        assert looks > 2 * LOOKS_BEFORE_GIVING_UP
         assert len((await other.generate(max_tokens=3)).tokens) == 3
         assert len((await branch.generate(max_tokens=3)).tokens) == 3
 
@@ -182,17 +192,21 @@ async def test_an_interrupt_that_comes_in_c_code_is_the_strategys_own(
     """Python raises it at its next call, which may be outside of the strategy."""
     monkeypatch.setattr("agentkv._engine.loop.PATIENCE_S", 0.01)
     monkeypatch.setattr("agentkv._engine.watchdog.LOOKS_BEFORE_GIVING_UP", 10**6)
-    numbers = np.full(4_000_000, 1.5)
+    numbers, computing = np.full(4_000_000, 1.5), threading.Event()
 
     class Computes:
         adaptive = False
 
         def propose(self, branch: int, tokens: object, limit: int) -> None:
-            numbers**1.1  # some 0.1 s in C, and no call after it
+            computing.set()
+            numbers**1.1  # long in C, and no call after it
 
     async with open_context() as ctx:
         branch, other = await ctx.branch("The quick"), await ctx.branch("fox")
         for _ in range(3):
-            with anyio.move_on_after(SOON):
-                await branch.generate(max_tokens=4, speculative=Computes())
+            computing.clear()
+            async with anyio.create_task_group() as group:
+                group.start_soon(lambda: branch.generate(max_tokens=4, speculative=Computes()))
+                await until(computing.is_set)
+                group.cancel_scope.cancel()
             assert len((await other.generate(max_tokens=3)).tokens) == 3

@@ -10,7 +10,7 @@ import agentkv as kv
 
 from ..conftest import OpenContext
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("forwards_wait")]
 
 N = 8
 STEPS = 40

@@ -13,7 +13,7 @@ import pytest
 import agentkv as kv
 from agentkv._engine.commands import Job
 from agentkv._engine.worker import EngineWorker, OutcomeBatch
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until_sync
 
 from ..conftest import OpenContext
 
@@ -206,17 +206,27 @@ async def test_a_branch_is_given_up_once_its_verbs_are_settled(
 ) -> None:
     async with open_context() as ctx:
         branch = await ctx.branch("The quick")
-        post, looked = ctx._core.loop._worker._post, threading.Event()
+        post, looked, idle = ctx._core.loop._worker._post, threading.Event(), threading.Event()
 
         def post_and_pause(made: OutcomeBatch) -> bool:
             went = post(made)
-            looked.wait(1)  # the thread comes no further for a while
+            until_sync(lambda: looked.is_set() or idle.is_set())  # the thread comes no further for a while
+            idle.clear()
             return went
 
+        async def let_on() -> None:
+            """Lets the thread go on where the verb waits for it."""
+            while True:
+                await anyio.wait_all_tasks_blocked()
+                idle.set()
+
         monkeypatch.setattr(ctx._core.loop._worker, "_post", post_and_pause)
-        await VERBS[verb](branch)
-        del branch
-        gc.collect()
-        left = ctx.branches
-        looked.set()
+        async with anyio.create_task_group() as group:
+            group.start_soon(let_on)
+            await VERBS[verb](branch)
+            del branch
+            gc.collect()
+            left = ctx.branches
+            looked.set()
+            group.cancel_scope.cancel()
         assert len(left) == 0

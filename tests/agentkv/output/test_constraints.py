@@ -111,6 +111,7 @@ async def test_sampled_output_is_the_same_with_and_without_drafts(ctx: kv.Contex
     assert not trunk.closed
 
 
+@pytest.mark.usefixtures("forwards_wait")
 async def test_several_branches_and_a_free_one_share_their_forwards(ctx: kv.Context) -> None:
     trunk = await asked(ctx)
     alone = {}

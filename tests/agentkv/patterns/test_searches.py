@@ -51,6 +51,7 @@ async def test_a_beam_as_wide_as_the_choice_finds_the_best(open_context: OpenCon
         assert {branch.id for branch in ctx.branches} == {trunk.id, win.branch.id}
 
 
+@pytest.mark.usefixtures("forwards_wait")
 async def test_a_beam_of_one_is_greedy(open_context: OpenContext) -> None:
     async with open_context() as ctx:
         trunk = await ctx.branch([1, 2, 3])
@@ -112,6 +113,7 @@ async def test_speakers_hear_what_the_others_said_last(open_context: OpenContext
 
 
 @pytest.mark.parametrize("question", ["How are you?", "Who are you?", "Thank you!", "Tell me a joke."])
+@pytest.mark.usefixtures("forwards_wait")
 async def test_a_beam_that_ended_does_not_let_the_others_go_on_for_ever(question: str) -> None:
     async with kv.Context.open(kv.models.nano(), capacity=1024, threads=1) as ctx:
         trunk = await ctx.branch([{"role": "user", "content": question}])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -17,7 +16,7 @@ import pytest
 import agentkv as kv
 from agentkv._aio.loop_thread import LoopThread
 from agentkv.remote import network
-from tests.waiting import PATIENCE, SOON
+from tests.waiting import NEVER, PATIENCE, SOON
 
 from .conftest import QUESTION, Broken
 from .faulty_proxy import hangs
@@ -229,12 +228,12 @@ async def test_a_policy_may_exchange_tokens_of_a_branch_that_is_full() -> None:
 
 async def test_a_waiting_connect_is_cancelled_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent, anyio.fail_after(PATIENCE):
-        began = time.monotonic()
         with anyio.move_on_after(SOON) as limit:
-            async with kv.Context.connect(f"http://127.0.0.1:{silent.getsockname()[1]}", backend="agentkv"):
+            async with kv.Context.connect(
+                f"http://127.0.0.1:{silent.getsockname()[1]}", backend="agentkv", timeout=NEVER
+            ):
                 pass
         assert limit.cancelled_caught
-        assert time.monotonic() - began < 5
     assert not [thread for thread in threading.enumerate() if thread.name == "agentkv-net"]
 
 
@@ -295,7 +294,7 @@ async def test_a_model_or_tokenizer_that_is_not_there(broken: Broken, tmp_path: 
 
 
 async def test_a_server_that_is_silent_when_opened(broken: Broken, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "OPENING_S", 0.3)
+    monkeypatch.setattr(network, "OPENING_S", SOON)
     broken.proxy.faults.append(hangs)
     with pytest.raises(kv.RemoteError, match="no server answered"):
         async with kv.Context.connect(broken.proxy.url, backend="agentkv"):

@@ -11,7 +11,7 @@ import pytest
 
 import agentkv as kv
 from agentkv._aio.loop_thread import LoopThread
-from tests.waiting import PATIENCE
+from tests.waiting import until
 
 from ..serve.conftest import Served
 from .faulty_proxy import hangs_up, proxied
@@ -33,9 +33,7 @@ def nano(**options: Any) -> Iterator[Served]:
 
 async def all_may_answer(ctx: kv.Context) -> None:
     """One that did not answer is left alone for a while."""
-    with anyio.fail_after(PATIENCE):
-        while not all(server.answers for server in ctx.servers):  # noqa: ASYNC110 - it says so to whoever asks
-            await anyio.sleep(0.05)
+    await until(lambda: all(server.answers for server in ctx.servers))
 
 
 @asynccontextmanager

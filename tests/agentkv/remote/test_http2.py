@@ -17,6 +17,7 @@ from hypercorn.config import Config
 import agentkv as kv
 from agentkv._aio.loop_thread import LoopThread
 from agentkv.serve import Settings, application
+from tests.waiting import listens, until
 
 from .conftest import QUESTION
 
@@ -50,12 +51,7 @@ async def http2_server(folder: Path) -> AsyncIterator[Spoken]:
 
         stop = asyncio.Event()
         serving = asyncio.create_task(serve(noted, config, shutdown_trigger=stop.wait))  # type: ignore[arg-type]
-        while not serving.done():
-            try:
-                (await asyncio.open_connection("127.0.0.1", port))[1].close()
-                break
-            except OSError:
-                await asyncio.sleep(0.02)
+        await until(lambda: serving.done() or listens(port))
         yield spoken
         stop.set()
         await serving

@@ -15,7 +15,7 @@ import pytest
 import agentkv as kv
 from agentkv._aio.loop_thread import LoopThread
 from agentkv._documents.published import PublishedBranch
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 from .conftest import QUESTION, Broken
 from .faulty_proxy import answers, hangs_up, leaves_at_once, loses_the_answer
@@ -256,12 +256,8 @@ async def test_a_publish_that_is_given_up_may_be_there_and_is_the_branchs_own(
 
 async def listed_on(broken: Broken, tokens: list[int]) -> None:
     """Waits until the server has the branch as it is now."""
-    with anyio.fail_after(PATIENCE):
-        while True:
-            held = broken.served.server.branches._held.get("desk")
-            if held is not None and held.branch.tokens == tokens:
-                return
-            await anyio.sleep(0.001)
+    held = broken.served.server.branches._held
+    await until(lambda: "desk" in held and held["desk"].branch.tokens == tokens)
 
 
 async def test_an_attach_that_is_given_up_leaves_nothing(broken: Broken, ctx: kv.Context) -> None:

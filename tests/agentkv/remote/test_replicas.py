@@ -11,6 +11,7 @@ import pytest
 
 from agentkv.remote.http import ServerConnection
 from agentkv.remote.replicas import Replica, Replicas, share
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -58,7 +59,7 @@ async def test_who_finds_no_place_waits_for_one() -> None:
     async def one(number: int) -> None:
         async with replicas.place(number):
             entered.append(number)
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0)
 
     tasks = [asyncio.create_task(one(number)) for number in range(20)]
     await asyncio.sleep(0)
@@ -80,10 +81,10 @@ async def test_a_place_goes_to_whoever_can_use_it() -> None:
         await asyncio.sleep(0)
         one.running -= 1
         replicas._call_next()
-        assert await asyncio.wait_for(other, 5) is one
+        assert await asyncio.wait_for(other, PATIENCE) is one
         assert not picky.done()
         one.running += 1
-    assert await asyncio.wait_for(picky, 5) is two
+    assert await asyncio.wait_for(picky, PATIENCE) is two
 
 
 async def placed(replicas: Replicas, broken: set[Replica]) -> Replica:
@@ -111,7 +112,7 @@ async def test_a_turn_that_is_cancelled_passes_on() -> None:
         await asyncio.sleep(0)
         await stack.aclose()  # the first of them may go now
         waiting[0].cancel()
-    told = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 5)
+    told = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), PATIENCE)
     assert told[1:] == ["replica-0:8000"] * 2
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from agentkv.serve.admission import Admission
 from agentkv.serve.http.errors import ApiError
-from tests.waiting import SOON
+from tests.waiting import SOON, until
 
 from .conftest import SETTINGS, Served, serving
 
@@ -57,14 +57,14 @@ async def test_those_who_are_cancelled_or_late_leave_their_place() -> None:
     admission = Admission(1, 4)
     async with admission.place(60):
         with pytest.raises(TimeoutError):
-            async with admission.place(0.01):
+            async with admission.place(SOON):
                 pass
         with anyio.move_on_after(SOON):
             async with admission.place(60):
                 pass
         assert (admission.running, admission.waiting) == (1, 0)
     with pytest.raises(TimeoutError):
-        async with admission.place(0.01):
+        async with admission.place(SOON):
             await anyio.sleep_forever()
     async with admission.place(60):
         assert admission.running == 1
@@ -121,9 +121,8 @@ async def test_what_is_not_done_in_time_is_told_so() -> None:
             stream = await site.openai.chat.completions.create(**long_one(site), stream=True)
             async for _ in stream:
                 break
-            while site.server.admission.running < 2:  # noqa: ASYNC110 - a request on its way over the wire
-                await anyio.sleep(0.01)
-            assert await site.server.admission.drain(0.1) == 2
+            await until(lambda: site.server.admission.running == 2)
+            assert await site.server.admission.drain(SOON) == 2
             with pytest.raises(openai.APIError, match="stopping"):
                 async for _ in stream:
                     pass
@@ -135,9 +134,9 @@ async def test_what_is_not_done_in_time_is_told_so() -> None:
 
 async def test_deadlines_of_the_server_and_of_its_clients() -> None:
     async with serving(replace(SETTINGS, most_kept=0)) as site:
-        for headers in ({"x-request-timeout": "0.05"}, {}):
+        for headers in ({"x-request-timeout": str(SOON)}, {}):
             if not headers:
-                object.__setattr__(site.server.settings, "most_seconds", 0.05)
+                object.__setattr__(site.server.settings, "most_seconds", SOON)
             late = await site.http.post(CHAT, json=long_one(site), headers=headers)
             assert late.status_code == 408
             assert late.json()["error"]["code"] == "timeout"

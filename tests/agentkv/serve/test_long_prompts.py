@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ import pytest
 
 from agentkv.serve import prompts
 from agentkv.serve.http import responses
-from tests.waiting import PATIENCE
+from tests.waiting import until
 
 from .conftest import SETTINGS, Served, serving
 
@@ -28,13 +28,6 @@ CHUNK = 64  # tokens of one step
 LONG = " ".join(f"Ticket {number} is open." for number in range(60))
 SAID = [{"role": "user", "content": LONG}]
 PING = ": ping"
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Returns once it holds: of the step loop's thread, and of requests on their way over the wire."""
-    with anyio.fail_after(PATIENCE):
-        while not holds():  # noqa: ASYNC110
-            await anyio.sleep(0.001)
 
 
 class Protocol(NamedTuple):

@@ -267,6 +267,7 @@ async def test_what_observe_raises_ends_the_next_generation_that_asks(open_conte
         assert (await trunk.generate(max_tokens=4)).tokens
 
 
+@pytest.mark.usefixtures("forwards_wait")
 async def test_eight_branches_draft_in_one_forward_per_round(open_context: OpenContext) -> None:
     async with open_context() as ctx:
         trunk = await ctx.branch(PROMPT)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import random
 import threading
-import time
 import weakref
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -18,6 +18,7 @@ import pytest
 
 import agentkv as kv
 from agentkv._engine.loop import StepLoop
+from tests.waiting import PATIENCE
 
 from .test_saving import MESSAGES, PROMPT, goes_on, nano
 
@@ -189,13 +190,14 @@ async def test_cancelling_leaves_it_here_or_there(monkeypatch: pytest.MonkeyPatc
         await branch.rollback(len(branch) - 1)
         row, used = await branch.logits(), ctx.stats.cells_used
         await branch.rollback(len(branch))
+        rng = random.Random(3)
         for ticks in range(0, 60, 7):
             for verb in (branch.offload, branch.logits):
                 with anyio.CancelScope() as scope:
                     async with anyio.create_task_group() as tasks:
                         tasks.start_soon(verb)
                         for _ in range(ticks):
-                            await anyio.sleep(0.0002)
+                            await anyio.sleep(rng.random() * 0.0004)
                         scope.cancel()
         assert (await branch.logits()).tobytes() == row.tobytes()
         assert ctx.stats.cells_used == used
@@ -252,9 +254,9 @@ async def test_nothing_is_kept_of_a_branch_that_is_closed_or_could_not_leave(
     def post_and_linger(loop: StepLoop, done: Callable[[], None]) -> None:
         post(loop, done)
         if threading.current_thread().name == "agentkv-file":
-            time.sleep(0.2)  # the thread that wrote ends after the test has looked
+            looked.wait(PATIENCE)  # the thread that wrote ends after the test has looked
 
-    post = StepLoop.post
+    post, looked = StepLoop.post, threading.Event()
     monkeypatch.setattr(StepLoop, "post", post_and_linger)
     before = nameless_files()
     async with nano() as ctx:
@@ -273,4 +275,5 @@ async def test_nothing_is_kept_of_a_branch_that_is_closed_or_could_not_leave(
                 assert store() is None
             assert nameless_files() == before
         finally:
+            looked.set()
             gc.enable()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +16,8 @@ import pytest
 from safetensors import safe_open
 
 import agentkv as kv
+from agentkv._engine.worker import EngineWorker
+from tests.waiting import SOON, until
 
 from ..mapped_bytes import mapped_bytes
 
@@ -195,12 +198,20 @@ async def test_compacting_moves_cells_out_of_pages_and_into_them(prefix: tuple[P
 async def test_an_idle_context_does_not_copy_pages_to_give_none_back(
     prefix: tuple[Path, tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentkv._engine.worker.TIDY_AFTER_S", 0.02)
+    tidied, tidy = threading.Event(), EngineWorker._compact_when_idle
+
+    def counted(worker: EngineWorker) -> None:
+        tidy(worker)
+        tidied.set()
+
     async with nano() as ctx:
         first, second = await ctx.load(prefix[0], shared=True), await ctx.load(prefix[0], shared=True)
         await first.close()
         shared = ctx.stats.kv_bytes_shared
-        await anyio.sleep(0.2)
+        monkeypatch.setattr("agentkv._engine.worker.TIDY_AFTER_S", SOON)
+        monkeypatch.setattr(EngineWorker, "_compact_when_idle", counted)
+        await ctx.branch()
+        await until(tidied.is_set)
         assert (await second.fork()) in ctx.branches
         assert ctx.stats.kv_bytes_shared == shared
 

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +18,7 @@ import pytest
 
 import agentkv as kv
 from agentkv._engine.worker import EngineWorker
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until_sync
 
 QUESTION = [{"role": "user", "content": "Who are you?"}]
 ANSWER = "I am Nano, your desk agent."
@@ -115,16 +114,20 @@ def test_a_tool_that_ends_the_program_ends_its_callers_and_not_the_context(
     assert ctx.branch(QUESTION).generate(max_tokens=32).text == ANSWER
 
 
-def test_ctrl_c_ends_a_generation_and_keeps_what_was_made(ctx: kv.SyncContext) -> None:
+def test_ctrl_c_ends_a_generation_and_keeps_what_was_made(ctx: kv.SyncContext, monkeypatch: pytest.MonkeyPatch) -> None:
     branch = ctx.branch(QUESTION)
     before = len(branch)
 
-    def interrupt() -> None:
-        while not any(step.decode_rows for step in ctx.steps):
-            time.sleep(0.001)
-        os.kill(os.getpid(), signal.SIGINT)
+    loop, step = ctx.awaited._core.loop, EngineWorker.step
 
-    threading.Thread(target=interrupt).start()
+    def interrupted(worker: EngineWorker) -> Any:
+        if len(ctx.steps) == begun + 5:
+            os.kill(os.getpid(), signal.SIGINT)
+            until_sync(lambda: loop._outbox)  # the cancellation is on its way
+        return step(worker)
+
+    begun = len(ctx.steps)
+    monkeypatch.setattr(EngineWorker, "step", interrupted)
     with pytest.raises(KeyboardInterrupt):
         branch.generate(max_tokens=1900, sampling=endless(ctx))
     assert before < len(branch) < before + 1900
@@ -176,10 +179,10 @@ def test_threads_that_use_it_while_it_closes_are_told() -> None:
 
         with ThreadPoolExecutor(4) as pool:
             working = [pool.submit(work) for _ in range(4)]
-            time.sleep(0.05)
+            until_sync(lambda ctx=ctx: ctx.steps)
             ctx.close()
             for each in working:
-                assert isinstance(each.exception(30), kv.ContextClosed)
+                assert isinstance(each.exception(PATIENCE), kv.ContextClosed)
 
 
 def test_one_that_nobody_has_is_closed() -> None:
@@ -189,10 +192,7 @@ def test_one_that_nobody_has_is_closed() -> None:
 
     assert made() == ANSWER
     gc.collect()
-    deadline = time.monotonic() + 30  # whoever finds it waits for nothing
-    while loop_threads() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not loop_threads()
+    until_sync(lambda: not loop_threads())  # whoever finds it waits for nothing
 
 
 def test_what_cannot_be_opened_leaves_no_thread(tmp_path: Path) -> None:

@@ -7,13 +7,15 @@ import re
 import resource
 import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pexpect
 import pyte
 
+from tests.waiting import SOON, until_sync
+
+_PIECES = 200  # of what a program writes, which are read at once
 _BRACKETED_PASTE = 2004 << 5  # as pyte counts private modes
 CTRL_C, CTRL_D, CTRL_Z, ALT_ENTER = "\x03", "\x04", "\x1a", "\x1b\r"
 
@@ -65,33 +67,31 @@ class Person:
         self.process.setwinsize(rows, columns)
         self._screen.resize(rows, columns)
 
-    def look(self, seconds: float = 0.05) -> None:
-        """Reads what comes meanwhile."""
-        deadline = time.monotonic() + seconds
-        while True:
+    def look(self, seconds: float = SOON) -> None:
+        """Reads until nothing comes for so many seconds, or much has come."""
+        for _ in range(_PIECES):
             try:
-                data = self.process.read_nonblocking(1 << 16, max(deadline - time.monotonic(), 0))
+                data = self.process.read_nonblocking(1 << 16, seconds)
             except (pexpect.TIMEOUT, pexpect.EOF):
                 return
             self._bytes.feed(data)
             for _ in range(data.count(b"\x1b[6n")):  # where is the cursor?
                 self.process.send(f"\x1b[{self._screen.cursor.y + 1};{self._screen.cursor.x + 1}R")
 
-    def until(self, holds: Callable[[], object], seconds: float = 60) -> None:
+    def until(self, holds: Callable[[], object]) -> None:
         """Reads until it holds."""
-        deadline = time.monotonic() + seconds
-        while not holds():
-            if time.monotonic() > deadline:
-                raise AssertionError("it did not come; the screen:\n" + "\n".join(self.lines))
-            self.look()
+        try:
+            until_sync(lambda: holds() or self.look())
+        except TimeoutError as error:
+            raise AssertionError("it did not come; the screen:\n" + "\n".join(self.lines)) from error
 
-    def sees(self, text: str, seconds: float = 60) -> None:
+    def sees(self, text: str) -> None:
         """Reads until a text is there."""
-        self.until(lambda: text in self.text, seconds)
+        self.until(lambda: text in self.text)
 
-    def prompted(self, seconds: float = 60) -> None:
+    def prompted(self) -> None:
         """Reads until an empty prompt waits."""
-        self.until(lambda: self.is_prompted, seconds)
+        self.until(lambda: self.is_prompted)
 
     @property
     def is_prompted(self) -> bool:
@@ -106,8 +106,8 @@ class Person:
             self.process.wait()
         self.process.close()
 
-    def ends(self, seconds: float = 60) -> int:
+    def ends(self) -> int:
         """Reads until it has left; its status."""
-        self.until(lambda: not self.process.isalive(), seconds)
+        self.until(lambda: not self.process.isalive())
         self.process.close()
         return self.process.exitstatus if self.process.exitstatus is not None else -(self.process.signalstatus or 0)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from shlex import quote
 
 import pytest
+
+from tests.waiting import NEVER
 
 from .chats import ANSWER, SitDown, tool_file
 from .person import CTRL_C, CTRL_D
@@ -80,7 +83,7 @@ def test_branches_are_saved_and_gone_on_with(sit_down: SitDown, tmp_path: Path) 
     person.prompted()
     person.say("/fork kept")
     person.prompted()
-    person.say(f"/save {file}")
+    person.say(f"/save {quote(str(file))}")
     person.sees("saved 2 branches")
     person.type(CTRL_D)
     assert person.ends() == 0
@@ -91,7 +94,7 @@ def test_branches_are_saved_and_gone_on_with(sit_down: SitDown, tmp_path: Path) 
     other.say("Thank you!")
     other.sees("You are welcome.")
     other.prompted()
-    other.say(f"/load {tmp_path / 'none.kv'}")
+    other.say(f"/load {quote(str(tmp_path / 'none.kv'))}")
     other.sees("error: ")
     other.prompted()
     other.say("/save /proc/none/talk.kv")
@@ -107,7 +110,7 @@ def test_a_tree_is_saved_with_the_tools_that_are_on(sit_down: SitDown, tmp_path:
         ("/switch main", "on main now"),
         ("/tools", "on   calculator"),  # tools are a branch's own
         ("/switch kid", "on kid now: You are Nano"),
-        (f"/save {file}", "saved 2 branches"),
+        (f"/save {quote(str(file))}", "saved 2 branches"),
     ):
         person.say(line)
         person.sees(said)
@@ -120,7 +123,7 @@ def test_a_tree_is_saved_with_the_tools_that_are_on(sit_down: SitDown, tmp_path:
     for line, said in (
         ("/tools", "off  calculator"),
         ("/branches", "*   kid"),
-        (f"/load {file}", "loaded main-1, kid-1; on kid-1 now"),
+        (f"/load {quote(str(file))}", "loaded main-1, kid-1; on kid-1 now"),
         ("/switch main-1", "on main-1 now"),
         ("/tools", "on   calculator"),
     ):
@@ -158,7 +161,7 @@ def test_a_tool_that_never_returns_keeps_nobody_from_leaving(sit_down: SitDown, 
     person.sees("(stopped")
     person.prompted()
     person.type(CTRL_D)
-    assert person.ends(20) == 0
+    assert person.ends() == 0
     assert "Traceback" not in person.text
 
 
@@ -231,7 +234,11 @@ def test_a_new_conversation_leaves_the_other_branches(sit_down: SitDown) -> None
 def test_a_loaded_branch_shows_its_own_system_prompt(sit_down: SitDown, tmp_path: Path) -> None:
     file = tmp_path / "talk.kv"
     person = sit_down()
-    for line, said in (("/system You are Tolvik.", "is set"), (f"/save {file}", "saved 1 branch to"), ("/quit", "")):
+    for line, said in (
+        ("/system You are Tolvik.", "is set"),
+        (f"/save {quote(str(file))}", "saved 1 branch to"),
+        ("/quit", ""),
+    ):
         person.say(line)
         person.sees(said)
         person.look(0.1)

@@ -14,7 +14,7 @@ import agentkv as kv
 from agentkv.terminal.chat import _answer
 from agentkv.terminal.session import ChatSession
 from agentkv.testing import call
-from tests.waiting import PATIENCE
+from tests.waiting import NEVER, PATIENCE
 
 from .chats import ANSWER, tool_file
 

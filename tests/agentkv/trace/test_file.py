@@ -6,7 +6,6 @@ import random
 import struct
 import subprocess
 import sys
-import time
 import zlib
 from pathlib import Path
 
@@ -31,6 +30,7 @@ from agentkv.trace.records import (
     Verb,
 )
 from agentkv.trace.story import read_story
+from tests.waiting import until_sync
 
 from .conftest import records_of
 
@@ -147,6 +147,9 @@ def test_a_folder_or_nothing_is_no_trace(tmp_path: Path) -> None:
             records_of(path)
 
 
+MOST_BYTES = 20_000  # of a file whose process is killed
+
+
 def killed(path: Path, draw: random.Random) -> int:
     """Kills a process while it records; returns how many records are in the file."""
     process = subprocess.Popen(
@@ -154,7 +157,8 @@ def killed(path: Path, draw: random.Random) -> int:
     )
     assert process.stdout is not None
     assert process.stdout.read(1) == b"."
-    time.sleep(draw.random() * 0.2)
+    least = draw.randrange(MOST_BYTES)
+    until_sync(lambda: path.stat().st_size > least)
     process.kill()
     process.wait()
     process.stdout.close()

@@ -36,8 +36,8 @@ from agentkv.trace.records import (
 )
 from agentkv.trace.story import read_story
 from tests.agentkv.agents.conftest import TWO_CALLS, OpenDesk, as_tool, desk_agent
-from tests.agentkv.conftest import OpenContext
-from tests.waiting import SOON
+from tests.agentkv.conftest import OpenContext, after_forwards
+from tests.waiting import PATIENCE, SOON
 
 from .conftest import only, records_of
 
@@ -150,7 +150,7 @@ async def test_a_recording_may_begin_and_end_in_the_middle(open_context: OpenCon
         branch = await ctx.branch("The quick brown fox")
         async with anyio.create_task_group() as group:
             group.start_soon(lambda: branch.generate(max_tokens=300))
-            await anyio.sleep(0.01)
+            await after_forwards(ctx, 2)
             async with trace.record(ctx, path):
                 await (await ctx.branch("jumps")).generate(max_tokens=3)
         untraced = ctx.stats.steps
@@ -248,9 +248,11 @@ async def test_a_full_disk_ends_the_recording_and_nothing_else(
     monkeypatch.setattr("agentkv.trace.file.os.write", full)
     async with open_context() as ctx, trace.record(ctx, path) as recording:
         branch = await ctx.branch("The quick")
-        for _ in range(5):
-            await branch.generate(max_tokens=5)
-            await anyio.sleep(0.08)
+        mark = branch.mark()
+        with anyio.fail_after(PATIENCE):
+            while recording.error is None:
+                await branch.generate(max_tokens=5)
+                await branch.rollback(mark)
         assert isinstance(recording.error, kv.TraceError)
         assert "No space left" in str(recording.error)
         await branch.generate(max_tokens=5)

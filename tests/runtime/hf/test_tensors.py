@@ -17,6 +17,8 @@ from agentkv_runtime.errors import ExportError
 from agentkv_runtime.hf.tensors import open_tensors
 from safetensors.torch import save_file
 
+from tests.waiting import TICK
+
 W = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}
 
 
@@ -115,7 +117,7 @@ def test_a_file_that_changes_after_its_header_was_read_is_refused(
     save_file({"w": torch.ones(64, 64)}, tmp_path / "model.safetensors")
     tensor = open_tensors(tmp_path)["w"]
     assert tensor[rows].any()
-    time.sleep(0.02)  # a clock tick of the file system
+    time.sleep(TICK)
     change(tmp_path / "model.safetensors")
     with pytest.raises(ExportError, match=r"model\.safetensors: changed while it was exported. Export it again"):
         tensor[rows]

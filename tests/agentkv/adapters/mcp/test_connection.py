@@ -18,7 +18,7 @@ import pytest
 import agentkv as kv
 from agentkv.adapters.mcp import Connection, ServerLost, ServerToolError, connect
 from tests.agentkv.adapters.conftest import INSTRUCTIONS, TWO_CALLS, TWO_RESULTS
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, SOON, listens, until, until_sync
 
 pytestmark = pytest.mark.anyio
 
@@ -37,12 +37,7 @@ def address() -> Iterator[str]:
         port = free.getsockname()[1]
     process = subprocess.Popen([*DESK, "http", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        for _ in range(600):
-            try:
-                socket.create_connection(("127.0.0.1", port), 0.1).close()
-                break
-            except OSError:
-                subprocess.run(["sleep", "0.05"], check=True)
+        until_sync(lambda: listens(port))
         yield f"http://127.0.0.1:{port}/mcp"
     finally:
         process.kill()
@@ -53,13 +48,6 @@ def bare(schema: Any) -> list[str]:
     """A server of one tool with this schema."""
     tools = [{"name": "now", "description": "The time.", "inputSchema": schema}]
     return [sys.executable, str(Path(__file__).with_name("bare_server.py")), json.dumps(tools)]
-
-
-async def until(path: Path) -> None:
-    """Returns once there is such a file."""
-    with anyio.fail_after(PATIENCE):
-        while not path.exists():  # noqa: ASYNC110, ASYNC240 - another process writes it
-            await anyio.sleep(0.01)
 
 
 async def tool(connection: Connection, name: str) -> kv.Tool[object, ..., object]:
@@ -137,9 +125,9 @@ async def test_a_call_that_is_cancelled_or_late_is_cancelled_there(
         hang = await tool(desk, "hang")
         async with anyio.create_task_group() as group:
             group.start_soon(hang)
-            await until(marker.with_suffix(".begun"))
+            await until(marker.with_suffix(".begun").exists)
             group.cancel_scope.cancel()
-        await until(marker)
+        await until(marker.exists)
         assert await (await tool(desk, "weather"))(city="Tolvik") == TWO_RESULTS[0]
 
 
@@ -149,7 +137,7 @@ async def test_calls_have_a_time(tmp_path: Path) -> None:
         kv.testing.replies([kv.testing.call("hang"), "Too slow."], capacity=4096) as ctx,
     ):
         slow = await tool(desk, "hang")
-        agent = kv.Agent(INSTRUCTIONS, tools=[replace(slow, timeout=0.5)])
+        agent = kv.Agent(INSTRUCTIONS, tools=[replace(slow, timeout=SOON)])
         run = await agent.run(await ctx.branch(INSTRUCTIONS), "Hang.")
         assert run.calls[0].status == "timeout"
         assert run.output == "Too slow."
@@ -158,14 +146,14 @@ async def test_calls_have_a_time(tmp_path: Path) -> None:
 async def test_a_server_that_hangs_is_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is sure to answer nothing more, so it is waited for as briefly as can be, and for others long."""
     marker, hanging = tmp_path / "marker", set[object]()
-    timeout = property(lambda desk: 0.01 if desk._session in hanging else 60, lambda desk, seconds: None)
+    timeout = property(lambda desk: SOON if desk._session in hanging else PATIENCE, lambda desk, seconds: None)
     monkeypatch.setattr(Connection, "_timeout", timeout, raising=False)
     async with connect(DESK, env={"DESK_MARKER": str(marker)}) as desk:
         for _ in range(2):
             freeze = await tool(desk, "freeze")
             async with anyio.create_task_group() as group:
                 group.start_soon(freeze)
-                await until(marker.with_suffix(".frozen"))
+                await until(marker.with_suffix(".frozen").exists)
                 group.cancel_scope.cancel()
             marker.with_suffix(".frozen").unlink()
             hanging.add(desk._session)
@@ -178,11 +166,11 @@ async def test_what_does_not_come_up_says_so() -> None:
         with pytest.raises(ServerLost, match="no-such-command"):
             async with connect("no-such-command --now"):
                 pass
-        with pytest.raises(ServerLost, match="within 1 s"):
-            async with connect([*DESK, "mute"], timeout=1):
+        with pytest.raises(ServerLost, match=f"within {SOON} s"):
+            async with connect([*DESK, "mute"], timeout=SOON):
                 pass
         with pytest.raises(ServerLost):
-            async with connect("http://127.0.0.1:9/mcp", timeout=10):
+            async with connect("http://127.0.0.1:9/mcp", timeout=PATIENCE):
                 pass
         with pytest.raises(ServerLost):
             async with connect([sys.executable, "-c", "print('hello')"], timeout=PATIENCE):
@@ -193,13 +181,18 @@ async def test_what_does_not_come_up_says_so() -> None:
                     pass
 
 
-async def test_what_does_not_come_up_is_named_and_asked_once(tmp_path: Path) -> None:
-    tries = tmp_path / "tries"
-    script = f"import sys; open({str(tries)!r}, 'a').write('x'); sys.stdin.read()"
-    with pytest.raises(ServerLost, match=r"sys.stdin.read.* within 1 s"):
-        async with connect([sys.executable, "-c", script], timeout=1):
+async def test_what_does_not_come_up_is_named_and_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries, open_process = [], anyio.open_process
+
+    async def counted(*command: Any, **options: Any) -> Any:
+        tries.append(command)
+        return await open_process(*command, **options)
+
+    monkeypatch.setattr(anyio, "open_process", counted)
+    with pytest.raises(ServerLost, match=rf"sys.stdin.read.* within {SOON} s"):
+        async with connect([sys.executable, "-c", "import sys; sys.stdin.read()"], timeout=SOON):
             pass
-    assert tries.read_text() == "x"
+    assert len(tries) == 1
 
 
 async def test_an_address_without_a_server_hints_at_the_usual_one(address: str) -> None:

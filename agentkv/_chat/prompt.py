@@ -212,5 +212,5 @@ class PromptEncoder:
 
 def _order(entries: Sequence[Entry], there: int, *, whole: bool) -> list[int]:
     """Order of entries with tool results behind their calls. Raises InvalidInput."""
-    unread = {call.id for entry in entries if entry.read for call in entry.read.calls if call.error and call.id}
+    unread = {call.id for entry in entries if entry.parsed for call in entry.parsed.calls if call.error and call.id}
     return in_call_order([entry.message for entry in entries], there=None if whole else there, unread=unread)

@@ -223,7 +223,7 @@ class Branch:
                 worker.close(child)
 
         share = partial(self._handle.core.states.copy_conversation, self.id)
-        made = await self._handle.call(lambda engine: engine.fork(self.id, count), undo, told=share)
+        made = await self._handle.call(lambda engine: engine.fork(self.id, count), undo, on_result=share)
         children = [new_branch(self._handle.core, child, self) for child in made]
         return children[0] if n is None else children
 
@@ -417,7 +417,7 @@ class Branch:
             await other._handle.ready()
             await self._handle.ready()
         share = partial(self._handle.core.states.copy_conversation, other.id)
-        await self._handle.call(lambda engine: engine.adopt(self.id, other.id), told=lambda _: share([self.id]))
+        await self._handle.call(lambda engine: engine.adopt(self.id, other.id), on_result=lambda _: share([self.id]))
 
     @property
     def loaded(self) -> Loaded | None:

@@ -15,7 +15,6 @@ from .._chat.call_habits import Rescue, checked_rescue
 from .._chat.tokenizer import Tokenizer
 from .._engine.commands import CellsCall
 from .._engine.loop import StepLoop
-from .._engine.step_history import StepRecord
 from .._model.drafters import Speculative
 from .._model.export import exported, needs_export
 from .._model.open import OpenModel, is_here, located, open_model
@@ -25,7 +24,7 @@ from .._state.observers import Observers
 from .._storage.save import Progress, Saved
 from .._types.checks import Prompt, checked_count, checked_path
 from .._types.errors import InvalidInput, ModelError, loading
-from .._types.info import ModelInfo, Stats
+from .._types.info import ModelInfo, Stats, StepRecord
 from .._types.log import log
 from .._types.show import preview
 from .branch import Branch

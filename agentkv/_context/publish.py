@@ -73,7 +73,7 @@ async def snapshot_of(branch: Branch) -> PublishedBranch:
         told.extend((conversation_saved(history.conversation.cut(len(image.tokens))), marks))
 
     await handle.ready()
-    image = await handle.call(take, told=tell)
+    image = await handle.call(take, on_result=tell)
     conversations, marks = told
     return PublishedBranch(
         tokens=image.tokens.tolist(),

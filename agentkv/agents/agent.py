@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from .._types.run import Run, Step
     from .._types.sampling import Sampling
     from ..output.grammar import GrammarSource
-    from .tool_runner import Ask, Emit, Unheard
+    from .tool_runner import Ask, Emit, IsUnread
 
 Deps = TypeVar("Deps", contravariant=True, default=None)
 Out = TypeVar("Out", covariant=True, default=str)
@@ -340,7 +340,7 @@ class Agent(Generic[Deps, Out]):
         return replace(self.steering, **steer) if steer else self.steering
 
     async def _turn(
-        self, branch: Branch, deps: Any, steering: Steering, emit: Emit, ask: Ask, *unheard: Unheard
+        self, branch: Branch, deps: Any, steering: Steering, emit: Emit, ask: Ask, *unheard: IsUnread
     ) -> Turn[Out]:
         if not isinstance(branch, Branch):
             raise InvalidInput(

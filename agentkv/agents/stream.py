@@ -17,7 +17,7 @@ from .events import ApprovalAsked, Event, Finished, ReasoningDelta, TextDelta
 
 if TYPE_CHECKING:
     from .._types.run import Run
-    from .tool_runner import Ask, Emit, Unheard
+    from .tool_runner import Ask, Emit, IsUnread
     from .turn import Turn
 
 Out_co = TypeVar("Out_co", covariant=True)
@@ -39,7 +39,7 @@ class AgentStream(Generic[Out_co]):
 
     def __init__(
         self,
-        begin: Callable[[Emit, Ask, Unheard], Awaitable[Turn[Out_co]]],
+        begin: Callable[[Emit, Ask, IsUnread], Awaitable[Turn[Out_co]]],
         play: Callable[[Turn[Out_co]], Awaitable[Run[Out_co]]],
         approve: Approve | None,
         waits: bool,

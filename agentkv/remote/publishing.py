@@ -75,7 +75,7 @@ class PublishJob(RemoteJob):
         name, publication = self._name, self._publication
         self.engine.ask_named(self, name, lambda wire, http: wire.publish(http, name, publication))
 
-    def told(self, heard: ServerEvent) -> None:
+    def on_answer(self, heard: ServerEvent) -> None:
         assert isinstance(heard, Published)
         self.branch.publications[self._name] = (self._publication.revision,)
         self.finish()
@@ -98,7 +98,7 @@ class AttachJob(RemoteJob):
     def begin(self) -> None:
         self.engine.ask_named(self, self._name, lambda wire, http: wire.attach(http, self._name))
 
-    def told(self, heard: ServerEvent) -> None:
+    def on_answer(self, heard: ServerEvent) -> None:
         assert isinstance(heard, Attached)
         branch, published = self.branch, heard.branch
         try:

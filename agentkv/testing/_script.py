@@ -37,7 +37,7 @@ class Script(ConstraintCompiler):
         """Replies that no generation has used."""
         return self._replies[self._begun :]
 
-    def of_generation(self, engine: StepEngine, branch: int, description: Description | None) -> PythonConstraint:
+    def for_generation(self, engine: StepEngine, branch: int, description: Description | None) -> PythonConstraint:
         """Constraint to the next reply. Raises InvalidInput where none is left, and errors of a script function."""
         reply = self._reply(engine, branch)
         self._begun += 1
@@ -46,7 +46,7 @@ class Script(ConstraintCompiler):
         own = None if description is None else self.compiled(description)
         said = own.spoken(said) if isinstance(own, ThinkingRule) else said
         name = f"reply {self._begun} of the script"
-        return self.wrapped(name, ReplyRule([*said, *tokenizer.eos_ids[:1]], tokenizer, self.vocab_size, own))
+        return self.as_native(name, ReplyRule([*said, *tokenizer.eos_ids[:1]], tokenizer, self.vocab_size, own))
 
     def _reply(self, engine: StepEngine, branch: int) -> Any:
         if self._make is not None:
@@ -87,7 +87,7 @@ class ReplyRule:
                     f"{self._text(said[:place])!r}; does the agent have such a tool, with arguments of these names and "
                     "types?"
                 )
-            state.say([token])
+            state.advance([token])
         if not state.complete and len(said) < len(self._tokens) and not state.allowed(self._tokens[-1:], [-1]):
             raise ConstraintFailed(
                 f"the grammar of the generation does not allow the end after {self._text(said)!r}; is anything missing?"
@@ -105,7 +105,7 @@ class ReplyState:
         self._eos = eos
         self._nothing = vocab_size  # the bit for "nothing may follow"
 
-    def say(self, tokens: list[int]) -> None:
+    def advance(self, tokens: list[int]) -> None:
         """Advances by generated tokens."""
         del self._tokens[: len(tokens)]
 
@@ -122,7 +122,7 @@ class ReplyState:
         """Draft nodes whose path agrees with the reply."""
         return [node for node, place in enumerate(self._places(tokens, parents)) if place is not None]
 
-    def fill(self, tokens: list[int], parents: list[int], masks: Masks) -> None:
+    def fill_masks(self, tokens: list[int], parents: list[int], masks: Masks) -> None:
         """Sets one bit per row: the next token of the reply."""
         for row, place in enumerate([0, *self._places(tokens, parents)]):
             if place is not None:

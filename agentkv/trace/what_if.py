@@ -94,16 +94,16 @@ class WhatIf:
 
     def _begin(self, player: Player, said: Conversed) -> None:
         conversation = conversation_of(self._story.values, said.state)
-        tokens = player.logs[said.branch][: conversation.base]
+        tokens = player.logs[said.branch][: conversation.previous_length]
         messages = [
             dict(entry.message)
             for entry in conversation.entries
-            if entry.read is None and entry.start >= conversation.base
+            if entry.parsed is None and entry.start >= conversation.previous_length
         ]
         turn = max(t.turn for t in self._story.turns.values() if t.branch == said.branch and t.at <= said.at)
         for message in messages:
             message["content"] = self._override.get((turn, str(message.get("tool_call_id"))), message["content"])
-        before = conversation.before
+        before = conversation.previous
         way = self._changed[said.branch] = ChangedBranch(said.branch, len(tokens), in_turn=True)
         how = self._next_how(said)
 
@@ -165,7 +165,7 @@ class WhatIf:
             given = [
                 dict(entry.message)
                 for entry in conversation.entries
-                if entry.read is None and entry.start >= conversation.base
+                if entry.parsed is None and entry.start >= conversation.previous_length
             ]
             if given and all(message.get("role") != "tool" for message in given):
                 way.in_turn = False

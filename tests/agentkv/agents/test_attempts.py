@@ -146,12 +146,12 @@ async def test_cancelling_threads_at_any_moment_leaks_no_slot() -> None:
 
     async def one(delay: float) -> None:
         with anyio.move_on_after(delay):
-            await (await threads.place()).run(lambda: runs.append(time.sleep(0.001)))
+            await (await threads.acquire()).run(lambda: runs.append(time.sleep(0.001)))
 
     async with anyio.create_task_group() as group:
         for i in range(150):
             group.start_soon(one, (i % 30) * 0.0004)
     await until_idle(threads)
     for _ in range(3):
-        await (await threads.place()).run(lambda: None)
+        await (await threads.acquire()).run(lambda: None)
     await until_idle(threads)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from agentkv._engine.mailbox import COME_BACK_S, MAX_QUIET_TICKS, FlushDebouncer, PostAcks
+from agentkv._engine.mailbox import MAX_QUIET_TICKS, WAKEUP_GRACE_S, FlushDebouncer, PostAcks
 
 
 class Ticks:
@@ -61,7 +61,7 @@ def test_a_flush_that_fails_is_tried_again() -> None:
         ticks.send()
 
     quiet = FlushDebouncer(ticks.callbacks.append, send)
-    quiet.ask()
+    quiet.request()
     ticks.tick()
     with pytest.raises(MemoryError):
         ticks.tick()
@@ -87,21 +87,21 @@ def test_woken_tasks_get_ticks_of_their_own() -> None:
 
 def test_an_answered_post_holds_nothing_up() -> None:
     answers = PostAcks()
-    assert answers.patience() == 0
+    assert answers.seconds_to_wait() == 0
     first, second = answers.posted(), answers.posted()
     answers.answered(first)
-    assert answers.patience() > 0
+    assert answers.seconds_to_wait() > 0
     answers.answered(second)
     answers.answered(first)  # an older flush that came late
-    assert answers.patience() == 0
+    assert answers.seconds_to_wait() == 0
 
 
 def test_patience_ends() -> None:
     answers = PostAcks()
     answers.posted()
-    assert 0 < answers.patience() <= COME_BACK_S * 1.01
-    time.sleep(COME_BACK_S)
-    assert answers.patience() == 0
-    assert answers.patience() == 0  # until the next post
+    assert 0 < answers.seconds_to_wait() <= WAKEUP_GRACE_S * 1.01
+    time.sleep(WAKEUP_GRACE_S)
+    assert answers.seconds_to_wait() == 0
+    assert answers.seconds_to_wait() == 0  # until the next post
     answers.posted()
-    assert answers.patience() > 0
+    assert answers.seconds_to_wait() > 0

@@ -257,7 +257,7 @@ async def listed_on(broken: Broken, tokens: list[int]) -> None:
     """Waits until the server has the branch as it is now."""
     with anyio.fail_after(60):
         while True:
-            held = broken.served.server.branches._held.get("desk")
+            held = broken.served.server.branches._entries.get("desk")
             if held is not None and held.branch.tokens == tokens:
                 return
             await anyio.sleep(0.001)

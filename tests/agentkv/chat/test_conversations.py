@@ -114,7 +114,7 @@ class Oracle:
                 tokens += [*text.tokens(), *one.tokens]
                 text = _Text(self._tokenizer)
             text.write("<|im_end|>", "\n")
-        if known.awaits_reply:
+        if known.opened:
             text.write("<|im_start|>", "assistant\n")
         return [*tokens, *text.tokens(), *known.reply]
 
@@ -163,7 +163,7 @@ class Session:
             self.counts[verb] = self.counts.get(verb, 0) + 1
             self.counts["cancelled"] = self.counts.get("cancelled", 0) + scope.cancelled_caught
             for i, (branch, known, marks) in enumerate(self.branches):
-                if i == index and scope.cancelled_caught and verb == "generate" and known.awaits_reply:
+                if i == index and scope.cancelled_caught and verb == "generate" and known.opened:
                     known = replace(
                         known, reply=tuple(branch.tokens[len(self.oracle.tokens(known)) - len(known.reply) :])
                     )
@@ -190,14 +190,14 @@ class Session:
 
     async def think(self, index: int) -> None:
         branch, known, _ = self.branches[index]
-        if known.awaits_reply and not known.reply:
+        if known.opened and not known.reply:
             tokens = self.ctx.tokenizer.encode(THOUGHT)
             await branch.extend(tokens)
             self._learn(index, replace(known, reply=tuple(tokens)))
 
     async def generate(self, index: int) -> None:
         branch, known, _ = self.branches[index]
-        if known.awaits_reply:
+        if known.opened:
             sampling = kv.Sampling(temperature=1.0, seed=self.rng.randrange(99))
             made = await branch.generate(max_tokens=self.rng.randint(1, 12), sampling=sampling)
             self._learn(index, replace(known, reply=(*known.reply, *made.tokens)))

@@ -181,7 +181,7 @@ async def test_a_callback_that_a_signal_kept_from_running_hangs_nobody_who_leave
         if lost == "what is to be sent":
             ctx._core.loop._debouncer._ticking = True  # a tick is under way, and never comes
         else:
-            monkeypatch.setattr(ctx._core.loop._event_loop, "post", lambda callback: True)
+            monkeypatch.setattr(ctx._core.loop._event_loop, "call_soon_threadsafe", lambda callback: True)
         with anyio.fail_after(20):
             await branch.close()
         monkeypatch.undo()

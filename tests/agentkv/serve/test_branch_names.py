@@ -10,7 +10,7 @@ import anyio
 import httpx
 import pytest
 
-from agentkv.serve.branches import held as branches
+from agentkv.serve.branches import registry as branches
 
 from .conftest import Serve, Served
 from .test_branch_verbs import WHO, made

@@ -311,10 +311,7 @@ async def run_waiting(loop: StepLoop, job: GenerationJob[T], make_room: Callable
     try:
         while await job.wait_full_or_done():
             loop.submit(Resume(job, await make_room()))
-    except GeneratorExit:  # the coroutine is torn down: nothing can be awaited any more
-        loop.revoke(job)
-        raise
-    except BaseException:
-        await loop.cancel(job)
+    except BaseException as error:
+        await loop.cancel(job, error)
         raise
     return job.result()

@@ -126,7 +126,7 @@ class PromptPrefill:
         try:
             await self._job.taken.wait()
         except BaseException as error:
-            await self._leave(error)
+            await self._loop.cancel(self._job, error)
             raise
         if self._job.failed:
             self._job.result()
@@ -136,13 +136,7 @@ class PromptPrefill:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if error is not None:
-            await self._leave(error)
-
-    async def _leave(self, error: BaseException) -> None:
-        if isinstance(error, GeneratorExit):  # the coroutine is torn down: nothing can be awaited any more
-            self._loop.revoke(self._job)
-        else:
-            await self._loop.cancel(self._job)
+            await self._loop.cancel(self._job, error)
 
     async def computed(self) -> None:
         """Waits until all tokens are computed; raises the error of the job."""

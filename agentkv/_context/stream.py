@@ -101,10 +101,7 @@ class TokenStream(Generic[Out_co]):
             self._job.keep_tokens = self._read
             self._gone = self._branch.closed
             self._tokens.clear()
-        if isinstance(error, GeneratorExit):  # the coroutine is torn down: nothing can be awaited any more
-            self._loop.revoke(self._job)
-        else:
-            await self._loop.cancel(self._job)
+        await self._loop.cancel(self._job, error)
 
     def __aiter__(self) -> TokenStream[Out_co]:
         return self

@@ -238,17 +238,17 @@ class StepLoop:
         """Waits until a submitted command is settled, and returns its result."""
         try:
             await command.settled.wait()
-        except GeneratorExit:  # the coroutine is torn down: nothing can be awaited any more
-            self.revoke(command)
-            raise
-        except BaseException:
-            await self.cancel(command)
+        except BaseException as error:
+            await self.cancel(command, error)
             raise
         return command.result()
 
-    async def cancel(self, command: Awaited[Any]) -> None:
-        """Revokes a submitted command and waits, uninterruptibly, until both are settled."""
+    async def cancel(self, command: Awaited[Any], error: BaseException | None) -> None:
+        """Revokes a submitted command, since `error` ended the wait for it, and waits, uninterruptibly, until both are
+        settled."""
         cancel = self.revoke(command)
+        if isinstance(error, GeneratorExit):
+            return  # the coroutine is torn down: nothing can be awaited any more
         await self.wait_shielded(command.settled, *([] if cancel is None else [cancel.settled]))
 
     def revoke(self, command: Awaited[Any]) -> Cancel | None:

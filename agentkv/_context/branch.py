@@ -145,8 +145,8 @@ class Branch:
     def messages(self) -> list[Message]:
         """The conversation: messages from prompts, and those generated in assistant turns; as of the last completed
         method call. Text and ids that extended the branch outside of such a turn are not messages."""
-        history = self._handle.state
-        return history.conversation.messages(history.tokens, self._handle.core.chat.reader)
+        state = self._handle.state
+        return state.conversation.messages(state.tokens, self._handle.core.chat.reader)
 
     async def extend(self, prompt: Prompt, *, template: Mapping[str, Any] | None = None) -> Extended:
         """Appends text, token ids or chat messages to the history and prefills them.

@@ -298,8 +298,8 @@ class Context:
         policy = None if overflow is None else checked_overflow(overflow)
         if prompt is None:
             return await empty_branch(self._core, policy)
-        made = await self._core.chat.encoder.prompt(prompt, tools=tools, template=template)
-        return await prompted_branch(self._core, made, policy)
+        update = await self._core.chat.encoder.prompt(prompt, tools=tools, template=template)
+        return await prompted_branch(self._core, update, policy)
 
     def sync(self) -> SyncContext:
         """The same Context with blocking methods, for other threads than its event loop's. Raises WrongEventLoop."""

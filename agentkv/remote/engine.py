@@ -306,14 +306,14 @@ class RemoteEngine(NullCellVerbs):
     def set_digests(self, on: bool) -> None:
         pass  # rows of logits stay with the server
 
-    def _count(self, heard: ServerEvent) -> None:
+    def _count(self, event: ServerEvent) -> None:
         """Updates the counters, also for requests without a job."""
-        if isinstance(heard, PrefillEvent):
-            cached = heard.cached or 0
+        if isinstance(event, PrefillEvent):
+            cached = event.cached or 0
             self.stats_.reused += cached
-            self.stats_.prefilled += heard.tokens - cached
-            self.stats_.tokens += heard.tokens - cached
-        elif isinstance(heard, RetryEvent):
+            self.stats_.prefilled += event.tokens - cached
+            self.stats_.tokens += event.tokens - cached
+        elif isinstance(event, RetryEvent):
             self.stats_.retries += 1
 
     def _request(self, job: RemoteJob) -> int:

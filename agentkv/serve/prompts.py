@@ -81,16 +81,16 @@ class Reading:
         self._begin: Begin | None = begin
         self._progress: Progress | None = None
 
-    async def finish(self, prompt: PromptPrefill, made: PromptUpdate) -> None:
+    async def finish(self, prompt: PromptPrefill, update: PromptUpdate) -> None:
         """Waits until the prompt is prefilled and reports progress. Raises the error that the prefill failed with."""
         if self._begin is not None:
             begin, self._begin = self._begin, None
-            self._progress = await begin(PromptBegun(made.added, prompt.reused))
+            self._progress = await begin(PromptBegun(update.added, prompt.reused))
         if self._progress is not None:
             await self._watch(prompt, self._progress)
         await prompt.computed()
         if self._progress is not None:
-            await self._progress(len(made.added))
+            await self._progress(len(update.added))
 
     async def _watch(self, prompt: PromptPrefill, progress: Progress) -> None:
         read = prompt.reused

@@ -118,23 +118,23 @@ class _ReplyWriter:
     """A message being generated."""
 
     def __init__(self, branch: Branch, reply_request: ReplyRequest) -> None:
-        home = handle_of(branch).core
-        form = home.chat.format
+        core = handle_of(branch).core
+        form = core.chat.format
         self._branch = branch
         self._reply_request = reply_request
-        self._spelled = home.chat.token_bytes
-        special = home.chat.tokenizer.special_ids
+        self._spelled = core.chat.token_bytes
+        special = core.chat.tokenizer.special_ids
         # No part of the message: end tokens, and control tokens in stop strings.
-        self._ends = frozenset(home.chat.tokenizer.eos_ids).union(i for i in special if self._in_stop(i))
+        self._ends = frozenset(core.chat.tokenizer.eos_ids).union(i for i in special if self._in_stop(i))
         self._unsayable = self._ends | {-1}  # a stream's last text may come without a token
         self._control = frozenset(special) - self._ends
-        self._decoder = text_decoder(home.chat.detokenizer.begun(handle_of(branch).state.tokens))
+        self._decoder = text_decoder(core.chat.detokenizer.begun(handle_of(branch).state.tokens))
         self._conversation = handle_of(branch).state.conversation
-        self._prefix = begun_reply(home, self._conversation, handle_of(branch).state.tokens)
+        self._prefix = begun_reply(core, self._conversation, handle_of(branch).state.tokens)
         self._reasons = form.thought
         self._held = reply_request.output_constraint(form, self._prefix)
         called = () if reply_request.choice == "none" else reply_request.tools  # without tools, a call's syntax is text
-        self._parser = home.chat.reply_parser(self._prefix, called)
+        self._parser = core.chat.reply_parser(self._prefix, called)
         self._said = _text_of(TextDelta, self._parser.of_prefix)
         self._thought = _text_of(ReasoningDelta, self._parser.of_prefix)
         self._told: list[ReplyChunk] = []

@@ -148,10 +148,10 @@ class Server:
         """
         with error_param(given_as):
             try:
-                made = await core_of(self.context).chat.encoder.prompt(prompt)
+                update = await core_of(self.context).chat.encoder.prompt(prompt)
             except ContextFull as error:
                 raise _too_long(error) from error
-            prompted = await self._read(made, begin)
+            prompted = await self._read(update, begin)
         try:
             yield prompted
         finally:
@@ -239,26 +239,26 @@ class Server:
         try:
             if after is None:
                 return await self._prompt(reply_request, calls_of), 0
-            history = handle_of(after.branch).state
-            made = await self._prompt(reply_request, calls_of, history)
-            return core_of(self.context).chat.encoder.whole(made, history), made.kept
+            state = handle_of(after.branch).state
+            made = await self._prompt(reply_request, calls_of, state)
+            return core_of(self.context).chat.encoder.whole(made, state), made.kept
         except ContextFull as error:
             raise _too_long(error) from error
 
     async def _read(
-        self, made: PromptUpdate, begin: Begin, after: CachedConversation | None = None, kept: int = 0
+        self, update: PromptUpdate, begin: Begin, after: CachedConversation | None = None, kept: int = 0
     ) -> Prompted:
         """Makes a branch of these tokens and prefills those that are not cached."""
-        home, reading = core_of(self.context), Reading(begin)
+        core, reading = core_of(self.context), Reading(begin)
         fork = None if after is None else await self._forked(after)
         source = None if fork is None else Source(fork.id, kept)
 
         async def read() -> Prompted:
-            async with PromptPrefill(home, made, source) as prompt:
-                await reading.finish(prompt, made)
+            async with PromptPrefill(core, update, source) as prompt:
+                await reading.finish(prompt, update)
                 if fork is not None and prompt.branch == fork.id:
                     return Prompted(self, fork, prompt.reused)
-                return Prompted(self, new_branch(home, prompt.branch, None, self, prompt.reused), prompt.reused)
+                return Prompted(self, new_branch(core, prompt.branch, None, self, prompt.reused), prompt.reused)
 
         prompted = None
         try:
@@ -303,10 +303,8 @@ class Server:
 
 def messages_of(branch: Branch) -> list[Mapping[str, Any]]:
     """Messages of a branch, as chat templates take them."""
-    history = handle_of(branch).state
-    return [
-        entry.message for entry in history.conversation.with_reply(history.tokens, handle_of(branch).core.chat.reader)
-    ]
+    state = handle_of(branch).state
+    return [entry.message for entry in state.conversation.with_reply(state.tokens, handle_of(branch).core.chat.reader)]
 
 
 def _check_begun(reply_request: ReplyRequest) -> None:

@@ -24,9 +24,9 @@ Spell = Callable[[object, Callable[..., str]], str]
 class Script(ConstraintCompiler):
     """Compiler that gives each generation the next reply of a script, which the generation's grammar must allow."""
 
-    def __init__(self, home: ContextCore, script: Sequence[Any] | Callable[[str], Any], spell: Spell) -> None:
-        super().__init__(home.compiler.tokenizer, home.compiler.vocab_size)
-        self._home = home
+    def __init__(self, core: ContextCore, script: Sequence[Any] | Callable[[str], Any], spell: Spell) -> None:
+        super().__init__(core.compiler.tokenizer, core.compiler.vocab_size)
+        self._core = core
         self._make = script if callable(script) else None
         self._replies = [] if callable(script) else list(script)
         self._spell = spell
@@ -41,8 +41,8 @@ class Script(ConstraintCompiler):
         """Constraint to the next reply. Raises InvalidInput where none is left, and errors of a script function."""
         reply = self._reply(engine, branch)
         self._begun += 1
-        tokenizer = self._home.chat.tokenizer
-        said = tokenizer.encode(self._spell(reply, self._home.chat.format.write))
+        tokenizer = self._core.chat.tokenizer
+        said = tokenizer.encode(self._spell(reply, self._core.chat.format.write))
         own = None if description is None else self.compiled(description)
         said = own.spoken(said) if isinstance(own, ThinkingRule) else said
         name = f"reply {self._begun} of the script"
@@ -50,7 +50,7 @@ class Script(ConstraintCompiler):
 
     def _reply(self, engine: StepEngine, branch: int) -> Any:
         if self._make is not None:
-            return self._make(self._home.chat.tokenizer.decode(engine.tokens(branch).tolist(), skip_special=False))
+            return self._make(self._core.chat.tokenizer.decode(engine.tokens(branch).tolist(), skip_special=False))
         if not self.left:
             raise InvalidInput(
                 f"a generation began on branch {branch}, but all {len(self._replies)} replies of the script were "

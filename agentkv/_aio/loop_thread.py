@@ -272,8 +272,8 @@ class _Life:
 def _may_wait_for_caller(loop: asyncio.AbstractEventLoop) -> bool:
     """Returns whether the loop may wait for this thread: a step loop's thread, or one that waits for it and may hold a
     lock."""
-    host = step_thread.serves
-    return any(wait.loop is loop for wait in _waits.all) or (host is not None and host.native is loop)
+    served = step_thread.serves
+    return any(wait.loop is loop for wait in _waits.all) or (served is not None and served.native is loop)
 
 
 def _ending(error: BaseException) -> BaseException | None:

@@ -74,7 +74,7 @@ class StreamJob(Job[T]):
             self.started.set()
         self.keep_tokens: int | None = None
         self.was_truncated = False
-        self.waits_for_room = False  # waits for room, which the reader has to make
+        self.waits_for_room = False  # the reader has to make it
 
     def wait_for_room(self) -> None:
         self.waits_for_room = True

@@ -181,11 +181,11 @@ class EngineWorker:
             self._publish()
             if not self.jobs:
                 continue
-            patience = self._answers.seconds_to_wait()
-            if not patience:
+            seconds = self._answers.seconds_to_wait()
+            if not seconds:
                 return
             with suppress(Empty):
-                self._handle(queue.get(timeout=patience))
+                self._handle(queue.get(timeout=seconds))
 
     def _awaited(self) -> Flush | Command | Shutdown:
         """The next item of the queue. Compacts once after a second without any."""

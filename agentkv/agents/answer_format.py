@@ -38,7 +38,7 @@ class AnswerFormat(Generic[Out]):
         self._constraint = self._spec.constraint
         self._schema = self._constraint.schema if isinstance(self._constraint, Typed | JsonSchema) else None
         self._grammars_for: tuple[Format, tuple[Tool[Any, ..., Any], ...]] | None = None
-        self._grammars: dict[tuple[CallRules, str], Grammar] = {}  # grammars for `_made_for`, by HeldTo and prefix
+        self._grammars: dict[tuple[CallRules, str], Grammar] = {}  # for `_grammars_for`, by rules and prefix
         self._most_calls = most_calls
         self._plans = plans  # an answer is one more function to call
 

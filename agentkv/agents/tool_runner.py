@@ -106,7 +106,7 @@ async def ignore_event(event: Event) -> None:
     """Drops the event: the listener of turns that nobody listens to."""
 
 
-def _is_read(event: Event) -> bool:
+def _never_unread(event: Event) -> bool:
     return False
 
 
@@ -136,7 +136,7 @@ class ToolEnvironment:
     tokenizer: Tokenizer
     emit: Emit
     ask: Ask
-    is_unread: IsUnread = _is_read
+    is_unread: IsUnread = _never_unread
     observe: Callable[[Event], None] = field(default=_unobserved, kw_only=True)
     rules: CallRules = field(default=CallRules(), kw_only=True)
 

@@ -353,10 +353,10 @@ class Agent(Generic[Deps, Out]):
         by_name = {tool.name: tool for tool in tools}
         steering.check(self, by_name)
         warn_missing_tools(branch, by_name)
-        desk = ToolEnvironment(
+        environment = ToolEnvironment(
             by_name, context, core.singleton(ToolThreads), core.chat.tokenizer, emit, ask, *is_unread
         )
-        return Turn(self, branch, desk, steering)
+        return Turn(self, branch, environment, steering)
 
     async def _all_tools(self) -> tuple[Tool[Any, ..., Any], ...]:
         further = [tool for toolset in self.toolsets for tool in await toolset.tools()]

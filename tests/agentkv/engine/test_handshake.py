@@ -29,11 +29,11 @@ class Ticks:
 
 def test_a_flush_waits_for_a_quiet_tick() -> None:
     ticks = Ticks()
-    ticks.flush.ask()
+    ticks.flush.request()
     for _ in range(5):  # something new on each of them
         ticks.tick()
         assert ticks.sent == 0
-        ticks.flush.ask()
+        ticks.flush.request()
     ticks.tick()
     assert ticks.sent == 0
     ticks.tick()
@@ -45,7 +45,7 @@ def test_a_flush_waits_for_a_quiet_tick() -> None:
 def test_a_flush_is_not_put_off_for_ever() -> None:
     ticks = Ticks()
     for count in range(3 * MAX_QUIET_TICKS):
-        ticks.flush.ask()
+        ticks.flush.request()
         ticks.tick()
         assert ticks.sent == (count + 1) // (MAX_QUIET_TICKS + 1)
 
@@ -72,14 +72,14 @@ def test_a_flush_that_fails_is_tried_again() -> None:
 
 def test_woken_tasks_get_ticks_of_their_own() -> None:
     ticks = Ticks()
-    ticks.flush.ask()
+    ticks.flush.request()
     for _ in range(MAX_QUIET_TICKS - 1):
         ticks.tick()
-        ticks.flush.ask()
+        ticks.flush.request()
     ticks.flush.restart()
     for _ in range(MAX_QUIET_TICKS):
         ticks.tick()
-        ticks.flush.ask()
+        ticks.flush.request()
     assert ticks.sent == 0
     ticks.tick()
     assert ticks.sent == 1

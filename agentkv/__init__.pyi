@@ -7,7 +7,6 @@ from ._context.branch import Branch
 from ._context.context import Context
 from ._context.extend import Extended
 from ._context.stream import TokenStream
-from ._engine.step_history import StepRecord
 from ._storage.load import Loaded
 from ._storage.save import Saved
 from ._types.errors import (
@@ -38,7 +37,7 @@ from ._types.errors import (
     TraceError,
     WrongEventLoop,
 )
-from ._types.info import ModelInfo, ServerState, Stats
+from ._types.info import ModelInfo, ServerState, Stats, StepRecord
 from ._types.mark import Mark
 from ._types.message import Message, ToolCall
 from ._types.results import Choice, Generation, Token, TopLogprob, Usage

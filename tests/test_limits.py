@@ -25,7 +25,7 @@ BODIES = {
 }
 SHOWN = {
     "a lock": "test_it ",
-    "an event loop": "_EpollSelectorImpl.select|EpollSelector.select",
+    "an event loop": r"run \(anyio/",
     "a child": "waits_in_the_child",
     "a child in a session of its own": "waits_in_the_child",
     "native code that keeps the interpreter": "crashed while running 'test_hangs.py::test_it'",

@@ -24,11 +24,11 @@ class EventLoopHandle(Protocol):
         """Returns whether this loop runs the caller."""
         ...
 
-    def soon(self, callback: Callable[[], None]) -> None:
+    def call_soon(self, callback: Callable[[], None]) -> None:
         """Runs `callback` on the next tick of the loop; called on the loop's own thread."""
         ...
 
-    def post(self, callback: Callable[[], None]) -> bool:
+    def call_soon_threadsafe(self, callback: Callable[[], None]) -> bool:
         """Runs `callback` on the loop, from any thread; returns False when the loop is gone."""
         ...
 
@@ -43,10 +43,10 @@ class _AsyncioHost:
         except RuntimeError:
             return False
 
-    def soon(self, callback: Callable[[], None]) -> None:
+    def call_soon(self, callback: Callable[[], None]) -> None:
         self._loop.call_soon(callback)
 
-    def post(self, callback: Callable[[], None]) -> bool:
+    def call_soon_threadsafe(self, callback: Callable[[], None]) -> bool:
         try:
             self._loop.call_soon_threadsafe(callback)
         except RuntimeError:  # the loop is closed
@@ -66,10 +66,10 @@ class _TrioHost:
         except RuntimeError:
             return False
 
-    def soon(self, callback: Callable[[], None]) -> None:
+    def call_soon(self, callback: Callable[[], None]) -> None:
         self._token.run_sync_soon(callback)
 
-    def post(self, callback: Callable[[], None]) -> bool:
+    def call_soon_threadsafe(self, callback: Callable[[], None]) -> bool:
         import trio
 
         try:
@@ -83,10 +83,10 @@ class StepThread(threading.local):
     """The calling thread's relation to a Context.
 
     Attributes:
-        waits_for: the event loop that this thread's step loop serves, and may wait for; None on all other threads.
+        serves: the event loop that this thread's step loop serves, and may wait for; None on all other threads.
     """
 
-    waits_for: EventLoopHandle | None = None
+    serves: EventLoopHandle | None = None
 
 
 step_thread = StepThread()

@@ -42,9 +42,9 @@ _waits = _Waits()
 class LoopPortal:
     """Runs coroutines on an asyncio event loop for callers on other threads and loops."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, entrance: LoopGate | None = None) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, gate: LoopGate | None = None) -> None:
         self._loop = loop
-        self._entrance = entrance or LoopGate()
+        self._gate = gate or LoopGate()
         self._process = os.getpid()
 
     def is_current(self) -> bool:
@@ -54,21 +54,21 @@ class LoopPortal:
         except RuntimeError:
             return False
 
-    def is_waiting(self) -> bool:
+    def blocks_on_caller(self) -> bool:
         """Returns whether the loop may be waiting for the calling thread, as when it collects garbage or handles a
         signal."""
-        return _may_wait_for_us(self._loop)
+        return _may_wait_for_caller(self._loop)
 
     def wait(self, coroutine: Coroutine[Any, Any, R]) -> R:
         """Runs a coroutine, blocks, and returns its result. A Ctrl-C cancels it and waits until it has cleaned up.
 
-        Raises WrongEventLoop on the loop itself and on a thread that it waits for (`is_waiting`), where this would
-        deadlock, and in a forked process; ContextClosed once the loop has ended.
+        Raises WrongEventLoop on the loop itself and on a thread that it waits for (`blocks_on_caller`), where this
+        would deadlock, and in a forked process; ContextClosed once the loop has ended.
         """
-        if self.is_current() or self.is_waiting():
+        if self.is_current() or self.blocks_on_caller():
             coroutine.close()
             raise WrongEventLoop("a blocking call on the event loop that it waits for; await the coroutine instead")
-        work = _PortalCall(self._loop, self._entrance, coroutine)
+        work = _PortalCall(self._loop, self._gate, coroutine)
         waits = _Wait(self._loop)
         try:  # a Ctrl-C may come before any line
             _waits.all.add(waits)
@@ -86,7 +86,7 @@ class LoopPortal:
         `wait`."""
         if self.is_current():
             return await coroutine
-        work = _PortalCall(self._loop, self._entrance, coroutine)
+        work = _PortalCall(self._loop, self._gate, coroutine)
         try:
             self._begin(work)
             return await asyncio.shield(asyncio.wrap_future(work.outcome))
@@ -97,7 +97,7 @@ class LoopPortal:
     def _begin(self, work: _PortalCall[R]) -> None:
         try:
             self._check_process()
-            work.let_in()
+            work.submit()
         except AgentKVError:
             work.drop()
             raise
@@ -119,7 +119,7 @@ class LoopGate:
         self.is_open = True
         self._lock = threading.RLock()
 
-    def let_in(self, loop: asyncio.AbstractEventLoop, begin: Callable[[], None]) -> None:
+    def submit(self, loop: asyncio.AbstractEventLoop, begin: Callable[[], None]) -> None:
         """Schedules `begin` on the loop. Raises ContextClosed."""
         with self._lock:
             if not self.is_open:
@@ -129,7 +129,7 @@ class LoopGate:
             except RuntimeError:
                 raise _closed() from None
 
-    def shut(self) -> None:
+    def close(self) -> None:
         """Closes the gate for good."""
         with self._lock:
             self.is_open = False
@@ -150,7 +150,7 @@ class LoopThread(LoopPortal, Generic[T]):
         self._life.start(open_it, opened)
         weakref.finalize(self, self._life.stop).atexit = False  # garbage is found by any thread: it waits for none
         try:
-            super().__init__(self._life.begun.result(), self._life.entrance)
+            super().__init__(self._life.begun.result(), self._life.gate)
             self.value = opened.result()
             atexit.register(self._life.end)  # before what opening registered: that ends what this still needs
         except BaseException:
@@ -169,16 +169,16 @@ class _PortalCall(Generic[R]):
         outcome: its result, exception or cancellation.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, entrance: LoopGate, coroutine: Coroutine[Any, Any, R]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, gate: LoopGate, coroutine: Coroutine[Any, Any, R]) -> None:
         self.outcome: Future[R] = Future()
         self._loop = loop
-        self._entrance = entrance
+        self._gate = gate
         self._coroutine = coroutine
         self._task: asyncio.Task[R] | None = None
 
-    def let_in(self) -> None:
+    def submit(self) -> None:
         """Schedules its start. Raises ContextClosed."""
-        self._entrance.let_in(self._loop, self._begin)
+        self._gate.submit(self._loop, self._begin)
 
     def cancel(self) -> None:
         """Cancels it, begun or not."""
@@ -201,7 +201,7 @@ class _PortalCall(Generic[R]):
             self._task.cancel()
 
     def _settle(self, task: asyncio.Task[R]) -> None:
-        if task.cancelled() and not self._entrance.is_open:  # the loop ends, and nobody here cancelled it
+        if task.cancelled() and not self._gate.is_open:  # the loop ends, and nobody here cancelled it
             self.outcome.set_exception(_closed())
         elif task.cancelled():
             self._cancelled()
@@ -220,7 +220,7 @@ class _Life:
 
     def __init__(self) -> None:
         self.begun: Future[asyncio.AbstractEventLoop] = Future()
-        self.entrance = LoopGate()
+        self.gate = LoopGate()
         self._stop: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
 
@@ -252,7 +252,7 @@ class _Life:
                 raise
             opened.set_exception(error)
         finally:
-            self.entrance.shut()  # what was let in is a task by the time that asyncio cancels those that are left
+            self.gate.close()  # what was let in is a task by the time that asyncio cancels those that are left
 
     def stop(self) -> None:
         """Requests the close; returns at once."""
@@ -264,16 +264,16 @@ class _Life:
     def end(self) -> None:
         """Requests the close and joins the thread, except on that thread or one that its loop waits for."""
         self.stop()
-        here = self._thread is threading.current_thread() or _may_wait_for_us(self.begun.result())
+        here = self._thread is threading.current_thread() or _may_wait_for_caller(self.begun.result())
         if self._thread is not None and not here:
             self._thread.join()
 
 
-def _may_wait_for_us(loop: asyncio.AbstractEventLoop) -> bool:
+def _may_wait_for_caller(loop: asyncio.AbstractEventLoop) -> bool:
     """Returns whether the loop may wait for this thread: a step loop's thread, or one that waits for it and may hold a
     lock."""
-    host = step_thread.waits_for
-    return any(wait.loop is loop for wait in _waits.all) or (host is not None and host.native is loop)
+    served = step_thread.serves
+    return any(wait.loop is loop for wait in _waits.all) or (served is not None and served.native is loop)
 
 
 def _ending(error: BaseException) -> BaseException | None:

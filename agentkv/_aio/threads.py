@@ -29,17 +29,17 @@ class ToolThreads:
         self._most = most
         self._slots = Semaphore(most)
         self._unlimited = anyio.CapacityLimiter(math.inf)  # the slots above are the limit
-        self._host = current_event_loop()
+        self._event_loop = current_event_loop()
 
     @property
     def busy(self) -> int:
         """Threads that have not returned, abandoned ones included."""
         return self._most - self._slots.value
 
-    async def place(self) -> ThreadSlot:
+    async def acquire(self) -> ThreadSlot:
         """Waits for a free slot for one thread; `run` is to follow at once."""
         await self._slots.acquire()
-        return ThreadSlot(self._slots, self._unlimited, self._host)
+        return ThreadSlot(self._slots, self._unlimited, self._event_loop)
 
 
 class ThreadSlot:
@@ -47,15 +47,15 @@ class ThreadSlot:
     whichever claims it first.
 
     Attributes:
-        given_up: whether the function was not called and never will be.
+        skipped: whether the function was not called and never will be.
     """
 
-    def __init__(self, slots: Semaphore, unlimited: anyio.CapacityLimiter, host: EventLoopHandle) -> None:
+    def __init__(self, slots: Semaphore, unlimited: anyio.CapacityLimiter, event_loop: EventLoopHandle) -> None:
         self._slots = slots
         self._unlimited = unlimited
-        self._host = host
+        self._event_loop = event_loop
         self._claimed = threading.Lock()
-        self.given_up = False
+        self.skipped = False
 
     async def run(self, function: Callable[[], T]) -> T:
         """Runs `function` in a thread and returns its result. A cancelled task does not wait for it."""
@@ -66,13 +66,13 @@ class ThreadSlot:
             try:
                 return function()
             finally:
-                self._host.post(self._free)
+                self._event_loop.call_soon_threadsafe(self._free)
 
         try:
             return cast(T, await to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._unlimited))
         finally:
             if self._claim():
-                self.given_up = True
+                self.skipped = True
                 self._free()
 
     def _claim(self) -> bool:

@@ -29,18 +29,18 @@ class Entry:
     message: Mapping[str, Any]  # as templates take it
     start: int
     end: int
-    given: ControlledText | None = None
-    spelled: str = ""
-    opening: str = ""  # of its turn: the end of `given`
-    read: Message | None = None
+    rendered_before: ControlledText | None = None
+    raw_text: str = ""
+    turn_opening: str = ""  # of its turn: the end of `given`
+    parsed: Message | None = None
 
     @property
-    def told(self) -> Message:
+    def message_for_users(self) -> Message:
         """The message for users. A call cut off before its name is dropped."""
-        if self.read is None:
+        if self.parsed is None:
             return message_of(self.message, self.start, self.end)
-        calls = tuple(call for call in self.read.calls if call.name or call.error != CUT_OFF)
-        return replace(self.read, calls=calls, start=self.start, end=self.end)
+        calls = tuple(call for call in self.parsed.calls if call.name or call.error != CUT_OFF)
+        return replace(self.parsed, calls=calls, start=self.start, end=self.end)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,9 +48,9 @@ class Conversation:
     """The messages of a branch, and the state that the next rendering needs.
 
     Tokens `start` to `end` are the rendering of `entries[first:]`; those before existed when it began, those behind are
-    the assistant's if its turn is `opened`. `tail` is the template's text since the last generated message, and
-    `opening` the end of that, which opens the turn. The calls of that turn are numbered from `calls`, and `calls_of` is
-    the seed of their ids.
+    the assistant's reply if it `awaits_reply`. `tail` is the template's text since the last generated message, and
+    `turn_opening` the end of that, which opens the assistant's turn. The calls of that turn are numbered from
+    `first_call`, and `call_seed` is the seed of their ids.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -58,43 +58,43 @@ class Conversation:
     start: int = 0
     end: int = 0
     tail: ControlledText | None = None
-    opening: str = ""
-    opened: bool = False
+    turn_opening: str = ""
+    awaits_reply: bool = False
     tools: Sequence[Mapping[str, Any]] | None = None
     template: Mapping[str, Any] = field(default_factory=dict)
-    before: Conversation | None = None  # the conversation that it continues
-    base: int = 0  # number of tokens of that
-    leftover: int = 0  # end of the part of a message that a rollback left
-    calls: int = 0
-    calls_of: str = ""
+    previous: Conversation | None = None  # the conversation that it continues
+    previous_length: int = 0  # number of tokens of that
+    residue_end: int = 0  # end of the part of a message that a rollback left
+    first_call: int = 0
+    call_seed: str = ""
 
     def cut(self, kept: int) -> Conversation:
         """The conversation within the first `kept` tokens. A message that the cut divides becomes residue."""
         conversation = self
-        while conversation.before is not None and conversation._came_after(kept):
-            conversation = conversation.before
-        if kept >= max(conversation.end, conversation.leftover):
+        while conversation.previous is not None and conversation._came_after(kept):
+            conversation = conversation.previous
+        if kept >= max(conversation.end, conversation.residue_end):
             return conversation
         if kept >= conversation.end:
-            return replace(conversation, leftover=kept)
+            return replace(conversation, residue_end=kept)
         entries = tuple(entry for entry in conversation.entries if entry.end <= kept)
-        end = max(conversation.base, entries[-1].end if entries else 0)
+        end = max(conversation.previous_length, entries[-1].end if entries else 0)
         return replace(
             conversation,
             entries=entries,
             first=min(conversation.first, len(entries)),
             end=end,
             tail=None,
-            opened=False,
-            leftover=kept,
+            awaits_reply=False,
+            residue_end=kept,
         )
 
     def _came_after(self, length: int) -> bool:
         """Returns whether a branch of `length` tokens has nothing of it. Messages without tokens yet count from its
         beginning on."""
-        return length < self.base or length == self.base < max(self.end, self.leftover)
+        return length < self.previous_length or length == self.previous_length < max(self.end, self.residue_end)
 
-    def without(self, first: int, last: int, added: int) -> Conversation:
+    def without_span(self, first: int, last: int, added: int) -> Conversation:
         """The conversation after the tokens at [first, last), with the messages among them, were replaced by `added`
         others."""
         shift = added - (last - first)
@@ -110,44 +110,44 @@ class Conversation:
             for entry in self.entries
             if stays(entry)
         )
-        if self.before is not None and first < self.base:
-            before, base = self.before.without(first, last, added), moved(self.base)
+        if self.previous is not None and first < self.previous_length:
+            previous, previous_length = self.previous.without_span(first, last, added), moved(self.previous_length)
         else:
-            before, base = self.cut(first), min(first, self.end)
+            previous, previous_length = self.cut(first), min(first, self.end)
         return replace(
             self,
             entries=entries,
             first=sum(map(stays, self.entries[: self.first])),
             start=moved(self.start) if self.start > first else self.start,
             end=moved(self.end) if self.end > first else self.end,
-            leftover=moved(self.leftover) if self.leftover > first else self.leftover,
-            before=before,
-            base=base,
+            residue_end=moved(self.residue_end) if self.residue_end > first else self.residue_end,
+            previous=previous,
+            previous_length=previous_length,
         )
 
     def call_id(self, index: int) -> str:
         """Id of a call of the assistant's next message; `index` counts from 0."""
-        return call_id(self.calls + index, self.calls_of)
+        return call_id(self.first_call + index, self.call_seed)
 
     @property
     def begun(self) -> bool:
         """Whether it has messages, or text that the template writes before the first."""
         return bool(self.entries) or self.tail is not None
 
-    def is_opened_at(self, length: int) -> bool:
+    def awaits_reply_at(self, length: int) -> bool:
         """Returns whether a branch of `length` tokens ends where the assistant's turn was opened."""
-        return self.opened and length == self.end
+        return self.awaits_reply and length == self.end
 
-    def awaits_turn(self, length: int) -> bool:
+    def needs_turn_at(self, length: int) -> bool:
         """Returns whether a branch of `length` tokens ends after messages with no turn opened, or before the first
         message."""
         begun = len(self.entries) > self.first or self.tail is not None
-        return not self.opened and length == self.end and begun
+        return not self.awaits_reply and length == self.end and begun
 
-    def follows(self, length: int) -> bool:
+    def can_continue_at(self, length: int) -> bool:
         """Returns whether messages can continue it on a branch of `length` tokens: not after tokens that are no
         message's."""
-        return self.opened or length <= max(self.end, self.leftover)
+        return self.awaits_reply or length <= max(self.end, self.residue_end)
 
     def after_text(self, length: int, start: int) -> Conversation:
         """Its continuation after tokens that are no message's; the branch's first `start` tokens are not rendered
@@ -158,24 +158,27 @@ class Conversation:
             start=start,
             end=start,
             tail=None,
-            opened=False,
-            leftover=length,
-            before=self,
-            base=start,
+            awaits_reply=False,
+            residue_end=length,
+            previous=self,
+            previous_length=start,
         )
 
     def with_reply(self, log: Sequence[int], reader: ReplyReader) -> tuple[Entry, ...]:
         """Its entries, plus the assistant's reply in the open turn, if it has any tokens."""
-        if not self.opened or len(log) <= self.end:
+        if not self.awaits_reply or len(log) <= self.end:
             return self.entries
         text, end = reader.text(log, self.end)
         prompt = self.tail.text if self.tail else ""
-        read = reader.message(text, prompt, self.tools, self.call_id)
-        return (*self.entries, Entry(reader.mapping(read, text), self.end, end, self.tail, text, self.opening, read))
+        parsed = reader.message(text, prompt, self.tools, self.call_id)
+        return (
+            *self.entries,
+            Entry(reader.mapping(parsed, text), self.end, end, self.tail, text, self.turn_opening, parsed),
+        )
 
     def messages(self, log: Sequence[int], reader: ReplyReader) -> list[Message]:
         """The messages for users."""
-        return [entry.told for entry in self.with_reply(log, reader)]
+        return [entry.message_for_users for entry in self.with_reply(log, reader)]
 
 
 class Transcript(Protocol):

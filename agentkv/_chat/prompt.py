@@ -99,11 +99,11 @@ class PromptEncoder:
         )
         return await self._conversation(extend, tools, None)
 
-    def whole(self, made: PromptUpdate, after: Transcript) -> PromptUpdate:
-        """The whole resulting history of `made` on `after`, as an update of an empty branch. Raises as `prompt`."""
-        tokens = [*after.tokens[: made.kept], *made.added]
+    def whole(self, update: PromptUpdate, after: Transcript) -> PromptUpdate:
+        """The whole resulting history of `update` on `after`, as an update of an empty branch. Raises as `prompt`."""
+        tokens = [*after.tokens[: update.kept], *update.added]
         self._check_count(len(tokens), "")
-        return PromptUpdate(0, tokens, made.conversation)
+        return PromptUpdate(0, tokens, update.conversation)
 
     async def turn(self, after: Transcript) -> PromptUpdate:
         """The update that opens the assistant's turn on a branch that ends with another's message; after its own
@@ -212,5 +212,5 @@ class PromptEncoder:
 
 def _order(entries: Sequence[Entry], there: int, *, whole: bool) -> list[int]:
     """Order of entries with tool results behind their calls. Raises InvalidInput."""
-    unread = {call.id for entry in entries if entry.read for call in entry.read.calls if call.error and call.id}
+    unread = {call.id for entry in entries if entry.parsed for call in entry.parsed.calls if call.error and call.id}
     return in_call_order([entry.message for entry in entries], there=None if whole else there, unread=unread)

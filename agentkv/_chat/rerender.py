@@ -68,8 +68,8 @@ class TokenSplicer:
     def generated(self, entry: Entry, start: int, end: int) -> Entry:
         """Adds characters `start` to `end` as the generated tokens of an entry. Returns the entry with its new span."""
         given = self._text.between(self.done, start)
-        assert entry.given is not None
-        if self._known is not None and self._added.same(given, entry.given):
+        assert entry.rendered_before is not None
+        if self._known is not None and self._added.same(given, entry.rendered_before):
             self._add(given, self._log[self._known : entry.start])
         else:
             self._add(given, self._encoded(given, len(self.tokens)))
@@ -78,7 +78,7 @@ class TokenSplicer:
         self._pieces.append(_Piece(start, end, now, tokens, None))
         self.tokens.extend(tokens)
         self.done, self._known = end, entry.end
-        return replace(entry, start=now, end=now + len(tokens), given=given)
+        return replace(entry, start=now, end=now + len(tokens), rendered_before=given)
 
     def rewritten(self) -> None:
         """Notes that the next generated message is not in the rendering: the branch's tokens after it cannot be
@@ -183,11 +183,11 @@ class TokenSplicer:
 def find_generated(added: AddedTokens, text: ControlledText, entry: Entry, start: int) -> tuple[int, int] | None:
     """Span of a generated message in a rendering that writes the same text before it, from `start` on, as when it was
     generated; None otherwise."""
-    given = entry.given
+    given = entry.rendered_before
     assert given is not None
     place = start + len(given.text)
-    if text.text.startswith(given.text + entry.spelled, start) and added.same(text.between(start, place), given):
-        return place, place + len(entry.spelled)
+    if text.text.startswith(given.text + entry.raw_text, start) and added.same(text.between(start, place), given):
+        return place, place + len(entry.raw_text)
     return None
 
 
@@ -195,16 +195,16 @@ def find_by_turn_markers(added: AddedTokens, text: ControlledText, entry: Entry,
     """Span of a generated message in a rendering that differs before it: found by its turn's opening and a following
     control token."""
     controls = [control.start for control in added.controls_in(text)]
-    place = text.text.find(entry.spelled, start) if entry.spelled and entry.opening else -1
+    place = text.text.find(entry.raw_text, start) if entry.raw_text and entry.turn_opening else -1
     while place >= 0:
-        end = place + len(entry.spelled)
+        end = place + len(entry.raw_text)
         before = controls[: bisect_left(controls, place)]
         headers = [begin for begin in before[-_MOST_IN_HEADER:] if begin >= start]
-        opened = any(_opens(entry.opening, text.text, begin, place) for begin in headers)
+        opened = any(_opens(entry.turn_opening, text.text, begin, place) for begin in headers)
         behind = len(text.text) - len(text.text[end:].lstrip())
         if opened and (behind == len(text.text) or behind in controls):
             return place, end
-        place = text.text.find(entry.spelled, place + 1)
+        place = text.text.find(entry.raw_text, place + 1)
     return None
 
 
@@ -270,7 +270,7 @@ class ConversationRenderer:
         self._log = log
         self._clock = clock
         self._check = check
-        if not conversation.follows(len(log)):
+        if not conversation.can_continue_at(len(log)):
             held = chat.closed_already(log, clock.left())
             conversation = conversation.after_text(len(log), len(log) - held)
         self._conversation = conversation
@@ -321,14 +321,14 @@ class ConversationRenderer:
             start=old.start,
             end=reply,
             tail=pieces.tail.between(0, len(pieces.tail.text) - (len(text.text) - place)),
-            opening=self._opening(text.between(0, place), end) if opened else "",
-            opened=opened,
+            turn_opening=self._opening(text.between(0, place), end) if opened else "",
+            awaits_reply=opened,
             tools=old.tools,
             template=self._variables,
-            before=old.cut(kept),
-            base=kept,
-            calls=calls_before(entry.message for entry in (*self._entries[: old.first], *entries)),
-            calls_of=calls_of,
+            previous=old.cut(kept),
+            previous_length=kept,
+            first_call=calls_before(entry.message for entry in (*self._entries[: old.first], *entries)),
+            call_seed=calls_of,
         )
         return PromptUpdate(kept, pieces.tokens[kept - old.start :].tolist(), conversation)
 
@@ -360,11 +360,11 @@ class ConversationRenderer:
     def _messages(self, entries: Sequence[Entry]) -> list[Mapping[str, Any]]:
         """Messages for the template. If it leaves out calls, messages with calls become the text that the model
         generated."""
-        calling = any(entry.read and entry.read.calls for entry in entries)
+        calling = any(entry.parsed and entry.parsed.calls for entry in entries)
         if not calling or self._chat.takes_calls(self._conversation.tools, self._clock.left()):
             return [entry.message for entry in entries]
         return [
-            {"role": "assistant", "content": entry.spelled} if entry.read and entry.read.calls else entry.message
+            {"role": "assistant", "content": entry.raw_text} if entry.parsed and entry.parsed.calls else entry.message
             for entry in entries
         ]
 
@@ -375,7 +375,7 @@ class ConversationRenderer:
         reply = self._entries[-1] if len(self._entries) > len(self._conversation.entries) else None
         placed: dict[int, Entry] = {}
         for index, entry in enumerate(entries):
-            if entry.given is None:
+            if entry.rendered_before is None:
                 continue
             found = self._find(text, entries, index, entry is reply, pieces.done)
             if found is not None:
@@ -413,8 +413,8 @@ class ConversationRenderer:
         ends = [c.start for c in self._added.controls_in(text) if c.id in self._tokenizer.eos_ids]
         end = ends[-1] if ends and ends[-1] >= len(opening) else len(text.text)
         spelled = text.text[len(opening) : end]
-        same = self._reader.agree(entry.spelled, spelled, opening, self._conversation.tools)
-        return replace(entry, spelled=spelled) if same else entry
+        same = self._reader.agree(entry.raw_text, spelled, opening, self._conversation.tools)
+        return replace(entry, raw_text=spelled) if same else entry
 
     def _with_spans(
         self,
@@ -444,7 +444,7 @@ class ConversationRenderer:
                 continue
             after = next(j for j in range(i + 1, len(entries) + 1) if j in borders or j in placed)
             behind = pieces.token_at(borders[after]) if after in borders else placed[after].start
-            spans.append(Entry(entry.message, begin, behind, read=entry.read))
+            spans.append(Entry(entry.message, begin, behind, parsed=entry.parsed))
         return spans
 
     def _opening(self, text: ControlledText, end: int | None) -> str:

@@ -145,8 +145,8 @@ class Branch:
     def messages(self) -> list[Message]:
         """The conversation: messages from prompts, and those generated in assistant turns; as of the last completed
         method call. Text and ids that extended the branch outside of such a turn are not messages."""
-        history = self._handle.state
-        return history.conversation.messages(history.tokens, self._handle.core.chat.reader)
+        state = self._handle.state
+        return state.conversation.messages(state.tokens, self._handle.core.chat.reader)
 
     async def extend(self, prompt: Prompt, *, template: Mapping[str, Any] | None = None) -> Extended:
         """Appends text, token ids or chat messages to the history and prefills them.
@@ -223,7 +223,7 @@ class Branch:
                 worker.close(child)
 
         share = partial(self._handle.core.states.copy_conversation, self.id)
-        made = await self._handle.call(lambda engine: engine.fork(self.id, count), undo, told=share)
+        made = await self._handle.call(lambda engine: engine.fork(self.id, count), undo, on_result=share)
         children = [new_branch(self._handle.core, child, self) for child in made]
         return children[0] if n is None else children
 
@@ -419,7 +419,7 @@ class Branch:
             await other._handle.ready()
             await self._handle.ready()
         share = partial(self._handle.core.states.copy_conversation, other.id)
-        await self._handle.call(lambda engine: engine.adopt(self.id, other.id), told=lambda _: share([self.id]))
+        await self._handle.call(lambda engine: engine.adopt(self.id, other.id), on_result=lambda _: share([self.id]))
 
     @property
     def loaded(self) -> Loaded | None:

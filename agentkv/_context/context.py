@@ -15,7 +15,6 @@ from .._chat.call_habits import Rescue, checked_rescue
 from .._chat.tokenizer import Tokenizer
 from .._engine.commands import CellsCall
 from .._engine.loop import StepLoop
-from .._engine.step_history import StepRecord
 from .._model.drafters import Speculative
 from .._model.export import exported, needs_export
 from .._model.open import OpenModel, is_here, located, open_model
@@ -25,7 +24,7 @@ from .._state.observers import Observers
 from .._storage.save import Progress, Saved
 from .._types.checks import Prompt, checked_count, checked_path
 from .._types.errors import InvalidInput, ModelError, loading
-from .._types.info import ModelInfo, Stats
+from .._types.info import ModelInfo, Stats, StepRecord
 from .._types.log import log
 from .._types.show import preview
 from .branch import Branch
@@ -299,8 +298,8 @@ class Context:
         policy = None if overflow is None else checked_overflow(overflow)
         if prompt is None:
             return await empty_branch(self._core, policy)
-        made = await self._core.chat.encoder.prompt(prompt, tools=tools, template=template)
-        return await prompted_branch(self._core, made, policy)
+        update = await self._core.chat.encoder.prompt(prompt, tools=tools, template=template)
+        return await prompted_branch(self._core, update, policy)
 
     def sync(self) -> SyncContext:
         """The same Context with blocking methods, for other threads than its event loop's. Raises WrongEventLoop."""

@@ -1,7 +1,8 @@
-"""The services that all branches of one Context share."""
+"""The services that all branches of one Context share, and the registry of these branches."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -13,7 +14,6 @@ from .._storage.layout import ModelKey
 from .._storage.save import StorageDeps
 from .._types.errors import ForeignBranch, InvalidInput
 from .handle import handle_of
-from .registry import BranchRegistry
 
 if TYPE_CHECKING:
     from .._chat.call_habits import Rescue
@@ -66,7 +66,7 @@ class ContextCore:
             max_positions=info.max_positions,
             rescue=rescue,
         )
-        self.compiler = model.grammars(model.tokenizer, info.vocab_size)
+        self.compiler = model.compiler(model.tokenizer, info.vocab_size)
         self.registry = BranchRegistry()
         self.overflow = overflow
         self._singletons: dict[object, Any] = {}
@@ -115,3 +115,33 @@ class ContextCore:
         """Raises ForeignBranch for a branch of another Context."""
         if handle_of(branch).core is not self:
             raise ForeignBranch(f"branch {branch.id} lives in another Context; open both branches in one")
+
+
+class BranchRegistry:
+    """Weak references to the open branches. Hidden ones, such as prompts of agents, are not shown to users."""
+
+    def __init__(self) -> None:
+        self._shown: weakref.WeakValueDictionary[int, Branch] = weakref.WeakValueDictionary()
+        self._hidden: weakref.WeakValueDictionary[int, Branch] = weakref.WeakValueDictionary()
+
+    def add(self, branch: Branch) -> None:
+        """Adds a new branch."""
+        self._shown[branch.id] = branch
+
+    def hide(self, branch: Branch) -> None:
+        """Hides a branch from users."""
+        self._hidden[branch.id] = branch
+        self._shown.pop(branch.id, None)
+
+    def remove(self, branch: Branch) -> None:
+        """Removes a closed branch. Idempotent."""
+        self._shown.pop(branch.id, None)
+        self._hidden.pop(branch.id, None)
+
+    def live(self) -> list[Branch]:
+        """Branches shown to users, oldest first."""
+        return [branch for _, branch in sorted(self._shown.items())]
+
+    def every(self) -> list[Branch]:
+        """All open branches, hidden ones last."""
+        return [*self.live(), *self._hidden.values()]

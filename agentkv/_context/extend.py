@@ -44,15 +44,15 @@ class BranchChanged(Exception):
 class ExtendJob(Job[None]):
     """Extends a branch by a rendered conversation, if the branch is unchanged since the rendering."""
 
-    __slots__ = ("_check", "_coming", "_history")
+    __slots__ = ("_check", "_conversation", "_state")
 
     def __init__(
-        self, branch: int, history: BranchState, made: PromptUpdate, check: Callable[[StepEngine], None]
+        self, branch: int, state: BranchState, update: PromptUpdate, check: Callable[[StepEngine], None]
     ) -> None:
-        super().__init__(lambda engine: engine.extend(branch, made.added), self._end)
+        super().__init__(lambda engine: engine.extend(branch, update.added), self._end)
         self._check = check
-        self._history = history
-        self._coming = made.conversation
+        self._state = state
+        self._conversation = update.conversation
 
     def apply(self, worker: Worker) -> None:
         self._check(worker.engine)
@@ -60,13 +60,13 @@ class ExtendJob(Job[None]):
         worker.report(self._begin)
 
     def _begin(self) -> None:
-        self._history.pending_conversation = self._coming
+        self._state.pending_conversation = self._conversation
 
     def _end(self, finished: FinishedJob) -> None:
-        self._history.pending_conversation = None
+        self._state.pending_conversation = None
         check_finished(finished)
-        assert self._coming is not None
-        self._history.set_conversation(self._coming)
+        assert self._conversation is not None
+        self._state.set_conversation(self._conversation)
 
 
 async def extend_by(branch: Branch, make: Callable[[], Awaitable[PromptUpdate]]) -> Extended:
@@ -75,14 +75,14 @@ async def extend_by(branch: Branch, make: Callable[[], Awaitable[PromptUpdate]])
     handle, room = branch._handle, None
     while True:
         await handle.ready()
-        made = await make()
+        update = await make()
         await handle.ready()
         try:
-            return await ExtendOperation(handle.loop, handle.id, handle.state, made).run()
+            return await ExtendOperation(handle.loop, handle.id, handle.state, update).run()
         except BranchChanged:
             pass  # render again
         except (ContextFull, PositionsExhausted):
-            room = room or OverflowHandler(branch, len(made.added))
+            room = room or OverflowHandler(branch, len(update.added))
             if not await room.make():
                 raise
 
@@ -92,40 +92,40 @@ async def open_turn(branch: Branch) -> None:
     system's, say), or continues its own last message. Raises as `Branch.extend`, and InvalidInput if calls of it lack
     results."""
     handle = branch._handle
-    history = handle.state
-    if history.conversation.is_opened_at(len(history)):
-        check_answered([entry.message for entry in history.conversation.entries])
-    while history.conversation.awaits_turn(len(history)):
-        await extend_by(branch, partial(handle.core.chat.encoder.turn, history))
+    state = handle.state
+    if state.conversation.awaits_reply_at(len(state)):
+        check_answered([entry.message for entry in state.conversation.entries])
+    while state.conversation.needs_turn_at(len(state)):
+        await extend_by(branch, partial(handle.core.chat.encoder.turn, state))
 
 
 class ExtendOperation:
     """Applies one update to one branch."""
 
-    def __init__(self, loop: StepLoop, branch: int, history: BranchState, made: PromptUpdate) -> None:
+    def __init__(self, loop: StepLoop, branch: int, state: BranchState, update: PromptUpdate) -> None:
         self._loop = loop
         self._branch = branch
-        self._history = history
-        self._made = made
-        self._before = history.tip
+        self._state = state
+        self._update = update
+        self._tip = state.tip
 
     async def run(self) -> Extended:
         """All or nothing. Raises BranchChanged if the branch was changed meanwhile."""
-        made, length = self._made, self._before[0]
-        conversation = made.conversation
+        update, length = self._update, self._tip[0]
+        conversation = update.conversation
         if conversation is None:
-            job = Job(lambda engine: engine.extend(self._branch, made.added), check_finished)
+            job = Job(lambda engine: engine.extend(self._branch, update.added), check_finished)
             await self._loop.run(job)
-        elif not made.added:  # the chat template writes it with the first question
-            await self._loop.call(self._check, told=lambda _: self._history.set_conversation(conversation))
-        elif made.kept == length:
-            await self._loop.run(ExtendJob(self._branch, self._history, made, self._check))
+        elif not update.added:  # the chat template writes it with the first question
+            await self._loop.call(self._check, on_result=lambda _: self._state.set_conversation(conversation))
+        elif update.kept == length:
+            await self._loop.run(ExtendJob(self._branch, self._state, update, self._check))
         else:
             await self._rewrite(conversation)
-        return Extended(made.kept, len(made.added), length - made.kept)
+        return Extended(update.kept, len(update.added), length - update.kept)
 
     def _check(self, engine: StepEngine) -> None:
-        if engine.tip(self._branch) != self._before:
+        if engine.tip(self._branch) != self._tip:
             raise BranchChanged
 
     async def _rewrite(self, conversation: Conversation) -> None:
@@ -137,8 +137,8 @@ class ExtendOperation:
             self._check(engine)
             branch = engine.copy(self._branch)
             try:
-                engine.rollback(branch, self._made.kept, keep_forgotten=True)
-                job = engine.extend(branch, self._made.added)
+                engine.rollback(branch, self._update.kept, keep_forgotten=True)
+                job = engine.extend(branch, self._update.added)
             except Exception:
                 engine.close(branch)
                 raise
@@ -160,16 +160,16 @@ class ExtendOperation:
             try:  # the branch may be closed, or busy: then it went on, and stays
                 if worker.engine.tip(self._branch) == rewritten[0]:
                     worker.engine.adopt(self._branch, before)
-                    worker.report(partial(self._history.set_conversation, held))
+                    worker.report(partial(self._state.set_conversation, conversation_before))
             finally:
                 worker.close(before)
 
-        held = self._history.conversation
+        conversation_before = self._state.conversation
         await self._loop.run(Job(draft, check_finished, undo=lambda worker: worker.close(drafts[0])))
         try:
-            before = await self._loop.call(adopt, undo, told=lambda _: self._history.set_conversation(conversation))
+            before = await self._loop.call(adopt, undo, on_result=lambda _: self._state.set_conversation(conversation))
         finally:
             self._loop.close(drafts[0])
-        hold = self._history.lease
-        if hold is None or not hold.take_over_copy(self._made.kept, before):
+        lease = self._state.lease
+        if lease is None or not lease.take_over_copy(self._update.kept, before):
             self._loop.close(before)

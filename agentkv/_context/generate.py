@@ -35,14 +35,14 @@ class GenerationRequest:
     """A generation on one branch."""
 
     branch: int
-    home: ContextCore
+    core: ContextCore
     options: GenerateOptions
     strategy: Speculative | None
     output: OutputSpec[Any]
     buffer: int | None
     wait_for_room: bool
-    made: int
-    output_made: int
+    n_generated: int
+    n_output: int
     begun: bytes = b""
     thought: Thought | None = None
 
@@ -50,44 +50,44 @@ class GenerationRequest:
     def checked(
         cls,
         branch: int,
-        home: ContextCore,
+        core: ContextCore,
         options: GenerateOptions,
         output: object,
         *,
         wait_for_room: bool,
         buffer: int | None = None,
-        made: int = 0,
-        output_made: int = 0,
+        n_generated: int = 0,
+        n_output: int = 0,
     ) -> GenerationRequest:
         """Validates a request. Raises InvalidInput for an unsupported output, or one that does not go with the options.
 
         With a `buffer` tokens are handed out as they come, at most `buffer` ahead of the reader. `wait_for_room`: the
-        job waits for room, which its awaiting task makes. `made`, `output_made`: number of tokens at the end of the
+        job waits for room, which its awaiting task makes. `n_generated`, `n_output`: number of tokens at the end of the
         branch that count as this generation's for penalties, and as its output's.
         """
-        strategy = home.model.speculation.resolve(options.speculative)
-        wanted = output_spec(output)
-        check_thinking(options.thinking, wanted.constraint)
-        return cls(branch, home, options, strategy, wanted, buffer, wait_for_room, made, output_made)
+        strategy = core.model.speculation.resolve(options.speculative)
+        spec = output_spec(output)
+        check_thinking(options.thinking, spec.constraint)
+        return cls(branch, core, options, strategy, spec, buffer, wait_for_room, n_generated, n_output)
 
-    def again(self, attempt: int) -> GenerationRequest:
+    def for_attempt(self, attempt: int) -> GenerationRequest:
         """The request of a retry, with another seed."""
         return replace(self, options=self.options.for_attempt(attempt))
 
-    def after(self, history: BranchState) -> GenerationRequest:
+    def after(self, state: BranchState) -> GenerationRequest:
         """The request bound to a history: an incomplete character or thought at its end is continued."""
-        thought = thought_of(self.home, history, self.options.thinking, self.output.constraint)
-        return replace(self, begun=self.home.chat.detokenizer.begun(history.tokens), thought=thought)
+        thought = thought_of(self.core, state, self.options.thinking, self.output.constraint)
+        return replace(self, begun=self.core.chat.detokenizer.begun(state.tokens), thought=thought)
 
     async def prepare(self) -> None:
         """Compiles the output's constraint on first use, off the event loop. Raises InvalidInput."""
-        constraint, grammars = self.output.constraint, self.home.compiler
-        if constraint is not None and not grammars.known(constraint):
-            await to_thread.run_sync(grammars.native, constraint, abandon_on_cancel=True)
+        constraint, compiler = self.output.constraint, self.core.compiler
+        if constraint is not None and not compiler.is_compiled(constraint):
+            await to_thread.run_sync(compiler.compile, constraint, abandon_on_cancel=True)
 
     def start(self, engine: StepEngine) -> int:
         """Submits the request to the engine, on the engine's thread; returns the job's id."""
-        options = self.home.model.generate_options(
+        options = self.core.model.generate_options(
             max_tokens=self.options.max_tokens,
             stop=list(self.options.stop),
             sampling=self.options.sampling,
@@ -95,11 +95,11 @@ class GenerationRequest:
             emit=self.buffer is not None,
             emit_ahead=self.buffer or 0,
             wait_for_room=self.wait_for_room,
-            drafter=self.home.model.speculation.drafter(self.strategy),
-            constraint=self.home.compiler.of_generation(engine, self.branch, self.thought or self.output.constraint),
+            drafter=self.core.model.speculation.drafter(self.strategy),
+            constraint=self.core.compiler.for_generation(engine, self.branch, self.thought or self.output.constraint),
             top_logprobs=self.options.top_logprobs,
-            made=self.made,
-            output_made=self.output_made,
+            made=self.n_generated,
+            output_made=self.n_output,
         )
         return engine.generate(self.branch, options)
 
@@ -110,25 +110,25 @@ class GenerationRequest:
         text = text_of_generation(self.begun + finished.text, finished.finish_reason)
         return self._generation(finished, len(finished.tokens), text, finished.finish_reason)
 
-    def cut(self, finished: FinishedJob, kept: int) -> Generation[Any]:
+    def truncated(self, finished: FinishedJob, kept: int) -> Generation[Any]:
         """The result if only the first `kept` tokens stay: later ones, and an error after them, are ignored."""
         text = text_of_generation(
-            self.begun + self.home.chat.detokenizer.visible_bytes(finished.tokens[:kept]), "cancelled"
+            self.begun + self.core.chat.detokenizer.visible_bytes(finished.tokens[:kept]), "cancelled"
         )
         return self._generation(finished, kept, text, "cancelled")
 
-    def _whole(self, finished: FinishedJob) -> str:
+    def _whole_output(self, finished: FinishedJob) -> str:
         """Text of the whole output, including the parts made by earlier generations."""
         began = finished.output_began if finished.output_began >= 0 else finished.prompt_tokens
-        history, spelled = self.home.states[self.branch], self.home.chat.detokenizer.visible_bytes
-        earlier = history.tokens[began : finished.prompt_tokens]
-        text, said = spelled(earlier) + finished.text, [*earlier, *finished.tokens]
+        state, bytes_of = self.core.states[self.branch], self.core.chat.detokenizer.visible_bytes
+        earlier = state.tokens[began : finished.prompt_tokens]
+        text, tokens = bytes_of(earlier) + finished.text, [*earlier, *finished.tokens]
         if self.thought is not None and not self.thought.in_message:
-            text = text[len(spelled(said[: thought_in(self.home, history, began, said)])) :]
+            text = text[len(bytes_of(tokens[: thought_in(self.core, state, began, tokens)])) :]
         return text.decode("utf-8", "replace")
 
     def _generation(self, finished: FinishedJob, kept: int, text: str, reason: FinishReason) -> Generation[Any]:
-        whole = partial(self._whole, finished) if self.output.constraint is not None else lambda: text
+        whole = partial(self._whole_output, finished) if self.output.constraint is not None else lambda: text
         value, fault = self.output.outcome(whole, reason)
         return Generation(
             text=text,
@@ -137,16 +137,16 @@ class GenerationRequest:
             finish_reason=reason,
             usage=Usage(max(finished.prompt_tokens, 0), kept),  # more may have left from before it than there was
             seed=self.options.seed,
-            top_logprobs=[self.likely(top) for top in finished.top_logprobs[:kept]],
+            top_logprobs=[self.top_logprobs_of(top) for top in finished.top_logprobs[:kept]],
             seconds=finished.seconds,
             first_token_seconds=finished.first_token_seconds,
             _value=value,
             _fault=fault,
         )
 
-    def likely(self, top: Iterable[tuple[int, float]]) -> tuple[TopLogprob, ...]:
+    def top_logprobs_of(self, top: Iterable[tuple[int, float]]) -> tuple[TopLogprob, ...]:
         """Converts top tokens (id, logprob) to the public type with their texts."""
-        return tuple(TopLogprob(token, self.home.chat.detokenizer.text_of(token), logprob) for token, logprob in top)
+        return tuple(TopLogprob(token, self.core.chat.detokenizer.text_of(token), logprob) for token, logprob in top)
 
 
 async def generate_with_retries(branch: Branch, request: GenerationRequest, retries: int) -> Generation[Any]:
@@ -159,7 +159,7 @@ async def generate_with_retries(branch: Branch, request: GenerationRequest, retr
     for attempt in range(1, retries + 1):
         if not isinstance(fault_of(generation), OutputInvalid) or not _is_last(generation, branch):
             break
-        again, forget = request.again(attempt), _forgetting(generation, branch)
+        again, forget = request.for_attempt(attempt), _forgetting(generation, branch)
 
         def start(
             engine: StepEngine, again: GenerationRequest = again, forget: Callable[[StepEngine], None] = forget

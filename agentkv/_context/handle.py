@@ -157,10 +157,10 @@ class BranchHandle:
         self,
         verb: Callable[[StepEngine], T],
         undo: Callable[[Worker, T], None] | None = None,
-        told: Callable[[T], None] | None = None,
+        on_result: Callable[[T], None] | None = None,
     ) -> T:
         """Runs an engine call, as `StepLoop.call`."""
-        return await self.loop.call(verb, undo, told)
+        return await self.loop.call(verb, undo, on_result)
 
     async def run(self, job: Job[T]) -> T:
         """Runs a job to its end, as `StepLoop.run`."""

@@ -39,27 +39,27 @@ class TurnLease:
     def __init__(self, handle: BranchHandle, *, keep: bool = False) -> None:
         self._handle = handle
         self._loop = handle.loop
-        self._history = handle.state
+        self._state = handle.state
         self._keep = keep
         self._length = 0
         self.start = 0
         self.n_messages_dropped = 0
-        self._conversation = self._history.conversation
-        self._before: int | None = None  # a copy with the tokens that a rewrite removed
+        self._conversation = self._state.conversation
+        self._copy: int | None = None  # a copy with the tokens that a rewrite removed
 
     async def __aenter__(self) -> BranchHandle:
         id = self._handle.id
         await self._handle.ready()
-        self._history.lease = self
+        self._state.lease = self
         try:
             # All earlier commands are applied after this, and it raises BranchBusy if something still runs: a branch
             # that adopts itself changes nothing.
             await self._loop.call(lambda engine: engine.adopt(id, id))
         except BaseException:
-            self._history.lease = None
+            self._state.lease = None
             raise
-        self._length = self.start = len(self._history)
-        self._conversation = self._history.conversation
+        self._length = self.start = len(self._state)
+        self._conversation = self._state.conversation
         return replace(self._handle, lease=self)
 
     async def __aexit__(
@@ -67,45 +67,45 @@ class TurnLease:
     ) -> None:
         try:
             if kind is not None and not self._keep:
-                await self._go_back(waits=kind is not GeneratorExit)
+                await self._roll_back(waits=kind is not GeneratorExit)
         finally:
-            self._history.lease = None
-            if self._before is not None:
-                self._loop.close(self._before)
+            self._state.lease = None
+            if self._copy is not None:
+                self._loop.close(self._copy)
 
-    def take_over_copy(self, kept: int, before: int) -> bool:
-        """Called when the branch lost all but its first `kept` tokens; the branch `before` is a copy with them. Takes
+    def take_over_copy(self, kept: int, copy: int) -> bool:
+        """Called when the branch lost all but its first `kept` tokens; the branch `copy` is a copy with them. Takes
         that over and returns True if it is needed for a rollback."""
         takes = self.needs_copy(kept)
         self.start = min(self.start, kept)
         if takes:
-            self._before = before
+            self._copy = copy
         return takes
 
     def needs_copy(self, kept: int) -> bool:
         """Returns whether to copy the branch before it loses all but its first `kept` tokens."""
-        return kept < self.start and self._before is None
+        return kept < self.start and self._copy is None
 
-    def note_room_made(self, tokens: int, messages: int, before: int | None) -> None:
+    def note_room_made(self, tokens: int, messages: int, copy: int | None) -> None:
         """Called when tokens and messages from before the block were dropped: `tokens` is the change in length,
-        `messages` the number dropped; `before` is the copy, if any."""
+        `messages` the number dropped; `copy` is the copy, if any."""
         self.start += tokens
         self.n_messages_dropped += messages
-        if before is not None:
-            self._before = before
+        if copy is not None:
+            self._copy = copy
 
-    async def _go_back(self, *, waits: bool) -> None:
-        back = EngineCall(self._back, told=lambda _: self._history.set_conversation(self._conversation))
+    async def _roll_back(self, *, waits: bool) -> None:
+        rollback = EngineCall(self._restore, on_result=lambda _: self._state.set_conversation(self._conversation))
         try:
-            self._loop.submit(back)
+            self._loop.submit(rollback)
             if waits:  # a coroutine that is torn down can await nothing
                 with anyio.CancelScope(shield=True):
-                    await self._loop.wait_shielded(back.settled)
-                back.result()
+                    await self._loop.wait_shielded(rollback.settled)
+                rollback.result()
         except (BranchClosed, ContextClosed):
             pass  # nothing is left to go back on
 
-    def _back(self, engine: StepEngine) -> None:
-        if self._before is not None:
-            engine.adopt(self._handle.id, self._before)
+    def _restore(self, engine: StepEngine) -> None:
+        if self._copy is not None:
+            engine.adopt(self._handle.id, self._copy)
         engine.rollback(self._handle.id, self._length)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .branch import Branch
 
 T = TypeVar("T")
-MOST_IN_VAIN = 100  # two branches that free cells for each other and take them again would never end
+MOST_FUTILE_ROUNDS = 100  # two branches that free cells for each other and take them again would never end
 
 
 @runtime_checkable
@@ -48,14 +48,14 @@ class BranchUsage:
 
     length: int
     cached: int
-    lacking: int
+    n_to_refill: int
     free: int
-    owned: int
+    n_exclusive_cells: int
     replaceable: int
     forgotten: tuple[tuple[int, int], ...]
 
     @property
-    def held(self) -> int:
+    def n_resident(self) -> int:
         """Number of tokens that need cells: all but the forgotten ones."""
         return self.length - sum(p1 - p0 for p0, p1 in self.forgotten)
 
@@ -76,14 +76,14 @@ class Room:
         replaceable: tokens before it may be replaced: as `end`, and no part of a typed output in progress.
     """
 
-    def __init__(self, branch: Branch, state: BranchUsage, wanted: int) -> None:
+    def __init__(self, branch: Branch, usage: BranchUsage, wanted: int) -> None:
         """Private."""
         self.branch = branch
         self._loop = branch._handle.loop
         self._wanted = wanted
         self._over = False  # the policy has answered
         self.forgets = branch.context.model_info.forgets
-        self._take(state)
+        self._update(usage)
 
     def fits(self, kept: int) -> bool:
         """Returns whether there could ever be room with only `kept` tokens of the branch left."""
@@ -95,12 +95,12 @@ class Room:
         """Returns whether there is room once all removable tokens from `first` on are gone. False if other branches
         share their cells."""
         self._check()
-        state = await _state_of(self.branch, checked_count(first, "first", 0))
-        fed = state.length - self.end  # what stays behind those that go
+        usage = await _usage_of(self.branch, checked_count(first, "first", 0))
+        fed = usage.length - self.end  # what stays behind those that go
         if not self.positions:
-            fed = min(fed, max(state.lacking, 1))
+            fed = min(fed, max(usage.n_to_refill, 1))
         windowed = self.branch.context.model_info.window is not None  # cells are freed as tokens are fed
-        return self.fits(first + 1) and (windowed or fed + self._wanted <= state.free + state.owned)
+        return self.fits(first + 1) and (windowed or fed + self._wanted <= usage.free + usage.n_exclusive_cells)
 
     async def forget(self, p0: int, p1: int) -> int:
         """Same as `Branch.forget`, but no rollback undoes it. Returns the number of cells freed. Raises
@@ -126,16 +126,16 @@ class Room:
         ids = checked_ids(tokens, self.branch.context.model_info.vocab_size)
         if first == last and not len(ids):
             return  # else the rest would be recomputed, and room would seem to have been made
-        conversation = self.branch._handle.state.conversation.without(first, last, len(ids))
+        conversation = self.branch._handle.state.conversation.without_span(first, last, len(ids))
         await self._replace(first, last, ids, conversation)
 
     async def _replace(self, first: int, last: int, tokens: Sequence[int], conversation: Conversation) -> None:
-        branch, history, hold = self.branch, self.branch._handle.state, self.branch._handle.state.lease
-        messages = len(history.conversation.entries)
-        keeps = hold is not None and hold.needs_copy(first)
+        branch, state, lease = self.branch, self.branch._handle.state, self.branch._handle.state.lease
+        messages = len(state.conversation.entries)
+        copies = lease is not None and lease.needs_copy(first)
 
         def replace(engine: StepEngine) -> int | None:
-            before = engine.copy(branch.id) if keeps else None
+            before = engine.copy(branch.id) if copies else None
             try:
                 if before is not None:
                     engine.drop_cells_from(before, first)
@@ -146,35 +146,35 @@ class Room:
                 raise
             return before
 
-        def told(before: int | None) -> None:  # also if the replacing task is cancelled meanwhile
-            history.set_conversation(conversation)
-            if hold is not None and history.lease is hold:
-                hold.note_room_made(len(tokens) - (last - first), messages - len(conversation.entries), before)
+        def on_result(before: int | None) -> None:  # also if the replacing task is cancelled meanwhile
+            state.set_conversation(conversation)
+            if lease is not None and state.lease is lease:
+                lease.note_room_made(len(tokens) - (last - first), messages - len(conversation.entries), before)
             elif before is not None:
                 self._loop.close(before)
 
-        await self._loop.call(replace, told=told)
+        await self._loop.call(replace, on_result=on_result)
         await self.refresh()
 
     async def rewrite(self, messages: Sequence[ChatMessage]) -> bool:
         """Replaces all messages before the open assistant's turn by these; the turn stays token for token, and tokens
         that differ are fed again. Returns False if no turn is open. Raises InvalidInput."""
         self._check()
-        history = self.branch._handle.state
-        old = history.conversation
-        if not old.opened:
+        state = self.branch._handle.state
+        old = state.conversation
+        if not old.awaits_reply:
             return False
-        made = await self.branch._handle.core.chat.encoder.prompt(messages, tools=old.tools, template=old.template)
-        assert made.conversation is not None
-        if not made.conversation.opened:
+        update = await self.branch._handle.core.chat.encoder.prompt(messages, tools=old.tools, template=old.template)
+        assert update.conversation is not None
+        if not update.conversation.awaits_reply:
             return False
-        end, added = old.end, made.added
+        end, added = old.end, update.added
         if end == self.length:  # the turn has no tokens yet: the last token, which opens it, stays
-            if added[-1] != history.tokens[end - 1]:
+            if added[-1] != state.tokens[end - 1]:
                 return False
             end, added = end - 1, added[:-1]
-        kept = min(common_prefix(history.tokens[:end], array("i", added)), end - 1)
-        await self._replace(kept, end, added[kept:], made.conversation)
+        kept = min(common_prefix(state.tokens[:end], array("i", added)), end - 1)
+        await self._replace(kept, end, added[kept:], update.conversation)
         return True
 
     async def uncache(self, length: int) -> None:
@@ -190,28 +190,28 @@ class Room:
             raise InvalidInput("this room is of a policy that has answered; make room before `make_room` returns")
 
     async def refresh(self) -> None:
-        self._take(await _state_of(self.branch))
+        self._update(await _usage_of(self.branch))
 
-    def _take(self, state: BranchUsage) -> None:
-        hold = self.branch._handle.state.lease
-        self.length = state.length
-        self.cached = state.cached
-        self.forgotten = state.forgotten
-        self.cells, self.positions = self._lacks(state)
-        self.end = max(state.length - 1, 0) if hold is None else min(hold.start, max(state.length - 1, 0))
-        self.replaceable = min(self.end, state.replaceable)
+    def _update(self, usage: BranchUsage) -> None:
+        lease = self.branch._handle.state.lease
+        self.length = usage.length
+        self.cached = usage.cached
+        self.forgotten = usage.forgotten
+        self.cells, self.positions = self._missing(usage)
+        self.end = max(usage.length - 1, 0) if lease is None else min(lease.start, max(usage.length - 1, 0))
+        self.replaceable = min(self.end, usage.replaceable)
 
-    def _lacks(self, state: BranchUsage) -> tuple[int, int]:
+    def _missing(self, usage: BranchUsage) -> tuple[int, int]:
         """Numbers of missing cells and positions, one of which is 0."""
         limit = self.branch.context.model_info.max_positions
-        positions = 0 if limit is None else max(state.length + self._wanted - limit, 0)
+        positions = 0 if limit is None else max(usage.length + self._wanted - limit, 0)
         if positions:
             return 0, positions
-        lacking = max(state.lacking, 1)  # tokens that are fed before; the last one may be fed again
-        return max(self._wanted + lacking - state.free, 0), 0
+        n_to_refill = max(usage.n_to_refill, 1)  # tokens that are fed before; the last one may be fed again
+        return max(self._wanted + n_to_refill - usage.free, 0), 0
 
 
-async def _state_of(branch: Branch, first: int = 0) -> BranchUsage:
+async def _usage_of(branch: Branch, first: int = 0) -> BranchUsage:
     """The branch's figures; `owned` counts the cells it alone has from position `first` on."""
     holds_cells = branch.context.model_info.holds_cells
 
@@ -221,9 +221,9 @@ async def _state_of(branch: Branch, first: int = 0) -> BranchUsage:
         return BranchUsage(
             length=engine.length(branch.id),
             cached=cached,
-            lacking=engine.n_to_refill(branch.id),
+            n_to_refill=engine.n_to_refill(branch.id),
             free=stats.capacity - used,
-            owned=engine.n_exclusive_cells(branch.id, first),
+            n_exclusive_cells=engine.n_exclusive_cells(branch.id, first),
             replaceable=engine.replaceable(branch.id),
             forgotten=tuple(engine.forgotten(branch.id)),
         )
@@ -247,23 +247,23 @@ class OverflowHandler:
         self._branch = branch
         self._tokens = tokens
         self._fits: BranchUsage | None = None  # usage when nothing was lacking, and the method was tried again
-        self._held = (-1, -1)  # tokens, and those that need cells, when room was made last
-        self._in_vain = 0  # number of times that others took the room made since
+        self._last_usage = (-1, -1)  # tokens, and those that need cells, when room was made last
+        self._futile_rounds = 0  # number of times that others took the room made since
 
     async def make(self) -> bool:
         """Makes room by the policy; returns whether to try again. False if nothing came of it, whatever the policy
         returned."""
-        branch, history = self._branch, self._branch._handle.state
-        if not branch._handle.makes_room or history.making_room:  # a policy's own calls on the branch call no policy
+        branch, state = self._branch, self._branch._handle.state
+        if not branch._handle.makes_room or state.making_room:  # a policy's own calls on the branch call no policy
             return False
-        state = await _state_of(branch)
+        usage = await _usage_of(branch)
         itself = branch._handle.record.branch
-        room = Room((itself and itself()) or branch, state, self._tokens)
+        room = Room((itself and itself()) or branch, usage, self._tokens)
         if not (room.cells or room.positions):
-            tried, self._fits = self._fits == state, state
+            tried, self._fits = self._fits == usage, usage
             return not tried
-        history.making_room = True
-        acting = acting_lease.set(history.lease)
+        state.making_room = True
+        acting = acting_lease.set(state.lease)
         try:
             answer = branch.overflow.make_room(room)
             if not isawaitable(answer):
@@ -272,20 +272,20 @@ class OverflowHandler:
                 )
             made = truth_of(await answer, f"make_room of {preview(branch.overflow)}")
         finally:
-            history.making_room, room._over = False, True
+            state.making_room, room._over = False, True
             with suppress(ValueError):  # a coroutine that is torn down may end in another context
                 acting_lease.reset(acting)
         log.debug("room was asked for", branch=branch.id, made=made, cells=room.cells, positions=room.positions)
-        return made and not branch.closed and await self._better(state, room)
+        return made and not branch.closed and await self._better(usage, room)
 
     async def _better(self, before: BranchUsage, room: Room) -> bool:
         """Returns whether the branch needs fewer cells or lacks less. Other branches may have taken the room made."""
-        after = await _state_of(self._branch)
-        held = (before.length, before.held)
-        self._in_vain = self._in_vain + 1 if held == self._held else 0
-        self._held = held
-        lacks_less = sum(room._lacks(after)) < sum(room._lacks(before))
-        return after.held < before.held or (lacks_less and self._in_vain < MOST_IN_VAIN)
+        after = await _usage_of(self._branch)
+        usage = (before.length, before.n_resident)
+        self._futile_rounds = self._futile_rounds + 1 if usage == self._last_usage else 0
+        self._last_usage = usage
+        lacks_less = sum(room._missing(after)) < sum(room._missing(before))
+        return after.n_resident < before.n_resident or (lacks_less and self._futile_rounds < MOST_FUTILE_ROUNDS)
 
 
 async def retry_with_room(branch: Branch, tokens: int, attempt: Callable[[], Awaitable[T]]) -> T:
@@ -309,12 +309,9 @@ async def run_waiting(loop: StepLoop, job: GenerationJob[T], make_room: Callable
     await checkpoint_if_cancelled()
     loop.submit(job)
     try:
-        while await job.paused():
+        while await job.wait_full_or_done():
             loop.submit(Resume(job, await make_room()))
-    except GeneratorExit:  # the coroutine is torn down: nothing can be awaited any more
-        loop.revoke(job)
-        raise
-    except BaseException:
-        await loop.cancel(job)
+    except BaseException as error:
+        await loop.cancel(job, error)
         raise
     return job.result()

@@ -41,11 +41,11 @@ class PromptJob(Job[None]):
 
     __slots__ = ("_conversation", "_histories", "_source", "_tokens", "branch", "reused")
 
-    def __init__(self, histories: BranchStates, made: PromptUpdate, source: Source | None = None) -> None:
+    def __init__(self, states: BranchStates, update: PromptUpdate, source: Source | None = None) -> None:
         super().__init__(self._create, self._end, self._undo_made)
-        self._histories = histories
-        self._tokens = made.added
-        self._conversation = made.conversation
+        self._histories = states
+        self._tokens = update.added
+        self._conversation = update.conversation
         self._source = source
         self.branch = -1
         self.reused = 0
@@ -83,8 +83,8 @@ class _WatchedJob(PromptJob):
 
     __slots__ = ("taken",)
 
-    def __init__(self, histories: BranchStates, made: PromptUpdate, source: Source | None) -> None:
-        super().__init__(histories, made, source)
+    def __init__(self, states: BranchStates, update: PromptUpdate, source: Source | None) -> None:
+        super().__init__(states, update, source)
         self.taken = anyio.Event()
 
     def apply(self, worker: Worker) -> None:
@@ -101,9 +101,9 @@ class PromptPrefill:
     the block ends the job and closes its branch; the tokens computed are retained for a later prompt with the same
     prefix."""
 
-    def __init__(self, core: ContextCore, made: PromptUpdate, source: Source | None) -> None:
+    def __init__(self, core: ContextCore, update: PromptUpdate, source: Source | None) -> None:
         self._loop = core.loop
-        self._job = _WatchedJob(core.states, made, source)
+        self._job = _WatchedJob(core.states, update, source)
 
     @property
     def branch(self) -> int:
@@ -126,7 +126,7 @@ class PromptPrefill:
         try:
             await self._job.taken.wait()
         except BaseException as error:
-            await self._leave(error)
+            await self._loop.cancel(self._job, error)
             raise
         if self._job.failed:
             self._job.result()
@@ -136,13 +136,7 @@ class PromptPrefill:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if error is not None:
-            await self._leave(error)
-
-    async def _leave(self, error: BaseException) -> None:
-        if isinstance(error, GeneratorExit):  # the coroutine is torn down: nothing can be awaited any more
-            self._loop.revoke(self._job)
-        else:
-            await self._loop.cancel(self._job)
+            await self._loop.cancel(self._job, error)
 
     async def computed(self) -> None:
         """Waits until all tokens are computed; raises the error of the job."""
@@ -161,12 +155,12 @@ async def empty_branch(core: ContextCore, overflow: Overflow | None) -> Branch:
     return new_branch(core, id, None, overflow)
 
 
-async def prompted_branch(core: ContextCore, made: PromptUpdate, overflow: Overflow | None) -> Branch:
+async def prompted_branch(core: ContextCore, update: PromptUpdate, overflow: Overflow | None) -> Branch:
     """Makes a root branch with a rendered prompt."""
-    if not made.added and made.conversation is not None:  # the chat template writes it with the first question
+    if not update.added and update.conversation is not None:  # the chat template writes it with the first question
         branch = await empty_branch(core, overflow)
-        handle_of(branch).state.set_conversation(made.conversation)
+        handle_of(branch).state.set_conversation(update.conversation)
         return branch
-    job = PromptJob(core.states, made)
+    job = PromptJob(core.states, update)
     await core.loop.run(job)
     return new_branch(core, job.branch, None, overflow, job.reused)

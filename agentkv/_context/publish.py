@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 async def publish(branch: Branch, name: str) -> None:
     """Stores the branch's present state on the server. Raises BranchExists, RemoteError."""
     handle = handle_of(branch)
-    history = handle.state
+    state = handle.state
     while True:
         await handle.ready()
-        end, saved = history.tip, conversation_saved(history.conversation)
-        marks = {mark: place.length for mark, place in history.marks.items()}
+        end, saved = state.tip, conversation_saved(state.conversation)
+        marks = {mark: place.length for mark, place in state.marks.items()}
 
         def start(engine: PublishingEngine, end: Any = end, saved: Any = saved, marks: Any = marks) -> int:
             if engine.tip(branch.id) != end:
@@ -38,7 +38,7 @@ async def publish(branch: Branch, name: str) -> None:
             pass  # publish the newer state
 
 
-async def attach(home: ContextCore, name: str, overflow: Overflow | None) -> Branch:
+async def attach(core: ContextCore, name: str, overflow: Overflow | None) -> Branch:
     """Makes a branch equal to the published one. Raises BranchNotFound, RemoteError."""
     created: list[int] = []  # by the thread
 
@@ -50,17 +50,17 @@ async def attach(home: ContextCore, name: str, overflow: Overflow | None) -> Bra
     def finish(finished: FinishedJob) -> int:
         check_finished(finished)
         published: PublishedBranch = finished.published  # type: ignore[attr-defined]
-        home.states[created[0]].restore(published.conversation(), published.marks)
+        core.states[created[0]].restore(published.conversation(), published.marks)
         return len(published.tokens)
 
-    reused = await home.loop.run(Job(start, finish, undo=lambda worker: worker.close(created[0])))  # type: ignore[arg-type]
-    return new_branch(home, created[0], None, overflow, reused)
+    reused = await core.loop.run(Job(start, finish, undo=lambda worker: worker.close(created[0])))  # type: ignore[arg-type]
+    return new_branch(core, created[0], None, overflow, reused)
 
 
 async def snapshot_of(branch: Branch) -> PublishedBranch:
     """The branch's present state, also while it runs something."""
     handle = handle_of(branch)
-    home, history = handle.core, handle.state
+    home, state = handle.core, handle.state
     told: list[Any] = []
 
     def take(engine: StepEngine) -> StoredBranch:
@@ -69,11 +69,11 @@ async def snapshot_of(branch: Branch) -> PublishedBranch:
         return image
 
     def tell(image: StoredBranch) -> None:
-        marks = {name: mark.length for name, mark in history.marks.items() if mark.length <= len(image.tokens)}
-        told.extend((conversation_saved(history.conversation.cut(len(image.tokens))), marks))
+        marks = {name: mark.length for name, mark in state.marks.items() if mark.length <= len(image.tokens)}
+        told.extend((conversation_saved(state.conversation.cut(len(image.tokens))), marks))
 
     await handle.ready()
-    image = await handle.call(take, told=tell)
+    image = await handle.call(take, on_result=tell)
     conversations, marks = told
     return PublishedBranch(
         tokens=image.tokens.tolist(),
@@ -88,8 +88,8 @@ async def snapshot_of(branch: Branch) -> PublishedBranch:
 async def branch_of(source: Branch, published: PublishedBranch, overflow: Overflow) -> Branch:
     """Makes a branch from a published one over the cells of `source`, which has its tokens. Raises InvalidInput,
     ValueError."""
-    home, conversation = handle_of(source).core, published.conversation()
-    output = home.compiler.restored_output(published.output)
+    core, conversation = handle_of(source).core, published.conversation()
+    output = core.compiler.restored_output(published.output)
 
     def restore(engine: StepEngine) -> list[int]:
         from agentkv_runtime.engine import StoredBranch
@@ -112,7 +112,7 @@ async def branch_of(source: Branch, published: PublishedBranch, overflow: Overfl
         worker.close(made[0])
 
     def told(made: list[int]) -> None:
-        home.states[made[0]].restore(conversation, published.marks)
+        core.states[made[0]].restore(conversation, published.marks)
 
-    (made,) = await home.loop.call(restore, undo, told)
-    return new_branch(home, made, None, overflow)
+    (made,) = await core.loop.call(restore, undo, told)
+    return new_branch(core, made, None, overflow)

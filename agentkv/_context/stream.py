@@ -98,13 +98,10 @@ class TokenStream(Generic[Out_co]):
         """Ends the stream; with `keep="read"` only the tokens read stay."""
         if self._keep == "read":
             self._left = True
-            self._job.kept = self._read
+            self._job.keep_tokens = self._read
             self._gone = self._branch.closed
             self._tokens.clear()
-        if isinstance(error, GeneratorExit):  # the coroutine is torn down: nothing can be awaited any more
-            self._loop.revoke(self._job)
-        else:
-            await self._loop.cancel(self._job)
+        await self._loop.cancel(self._job, error)
 
     def __aiter__(self) -> TokenStream[Out_co]:
         return self
@@ -139,7 +136,7 @@ class TokenStream(Generic[Out_co]):
         """The generation cut to its first `count` tokens, once it has ended."""
         if self._finished is None:
             return self._job.result()
-        return self._request.cut(self._finished, count)
+        return self._request.truncated(self._finished, count)
 
     def _check_entered(self) -> None:
         if not self._entered:
@@ -158,9 +155,9 @@ class TokenStream(Generic[Out_co]):
                 return False
             if self._handle.state.making_room:
                 raise BranchBusy("two tasks read one stream; give each its own branch")
-            if self._job.full:
+            if self._job.waits_for_room:
                 made = await self._room.make()
-                self._job.full = False
+                self._job.waits_for_room = False
                 self._loop.submit(Resume(self._job, made))
                 continue  # it may have ended meanwhile
             if self._wakeup is not None:
@@ -189,9 +186,9 @@ class TokenStream(Generic[Out_co]):
         if not self._job.settled.is_set():
             raise AgentKVError("the generation still runs; read the stream to its end or leave its block first")
         finished = self._finished
-        shortened = self._left and (self._job.cut or self._gone)
+        shortened = self._left and (self._job.was_truncated or self._gone)
         if shortened and finished is not None and self._read < len(finished.tokens):
-            return self._request.cut(finished, self._read)
+            return self._request.truncated(finished, self._read)
         return self._job.result()
 
     def _start(self, engine: StepEngine) -> int:
@@ -201,7 +198,7 @@ class TokenStream(Generic[Out_co]):
         while items and not self._left:
             item = items.pop(0)
             text = self._decoder.decode(item.text)
-            likely = self._request.likely(item.top_logprobs) if self._request.options.top_logprobs else ()
+            likely = self._request.top_logprobs_of(item.top_logprobs) if self._request.options.top_logprobs else ()
             self._tokens.append(Token(item.token, text, item.logprob, self._count, likely))
             self._count += 1
             self._shown += len(text)

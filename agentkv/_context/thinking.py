@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 _SWITCHES = ("enable_thinking", "thinking")
 
 
-def check_thinking(thinking: Thinking, held: Description | None) -> None:
+def check_thinking(thinking: Thinking, constraint: Description | None) -> None:
     """Raises InvalidInput for a budget together with a custom constraint, which knows nothing of thoughts."""
-    if thinking is not None and not isinstance(held, GrammarSource | None):
+    if thinking is not None and not isinstance(constraint, GrammarSource | None):
         raise InvalidInput(
             f"thinking goes with a type, kv.Regex, kv.JsonSchema or kv.Grammar as the output, and not with "
-            f"{preview(held)}; leave it out, and have the constraint allow the thought"
+            f"{preview(constraint)}; leave it out, and have the constraint allow the thought"
         )
 
 
-def thinking_from_word(said: str | None) -> Thinking:
+def thinking_from_word(word: str | None) -> Thinking:
     """Parses a command-line value: on, off or a number of tokens. Raises InvalidInput."""
     words = {None: None, "on": True, "off": False}
-    if said in words:
-        return words[said]
-    if not (said and said.isdecimal() and said.isascii() and len(said) < 10):
-        raise InvalidInput(f"thinking is {preview(said)}, but it must be on, off, or a number of tokens")
-    return int(said)
+    if word in words:
+        return words[word]
+    if not (word and word.isdecimal() and word.isascii() and len(word) < 10):
+        raise InvalidInput(f"thinking is {preview(word)}, but it must be on, off, or a number of tokens")
+    return int(word)
 
 
 def template_switches(thinking: Thinking, known: Container[str]) -> dict[str, Any]:
@@ -45,29 +45,31 @@ def template_switches(thinking: Thinking, known: Container[str]) -> dict[str, An
     return {} if thinking is None else {name: bool(thinking) for name in _SWITCHES if name in known}
 
 
-def thought_of(home: ContextCore, history: BranchState, thinking: Thinking, held: Description | None) -> Thought | None:
+def thought_of(
+    core: ContextCore, state: BranchState, thinking: Thinking, constraint: Description | None
+) -> Thought | None:
     """Constraint that gives the branch's next message this reasoning budget; None if that changes nothing.
 
     Raises ModelError if the model folder has an invalid format.
     """
-    if thinking is None or (markers := home.chat.format.thought) is None:
+    if thinking is None or (markers := core.chat.format.thought) is None:
         return None
     budget = None if thinking is True else int(thinking)
-    in_message = held is None or isinstance(held, MessageGrammar)
+    in_message = constraint is None or isinstance(constraint, MessageGrammar)
     if in_message and budget is None:
         return None
     if not in_message and not markers.optional:
         return None  # what comes between a thought and its answer is not known
-    assert isinstance(held, GrammarSource | None)
-    return Thought(budget, markers, _begun(home, history, len(history)), held)
+    assert isinstance(constraint, GrammarSource | None)
+    return Thought(budget, markers, _begun(core, state, len(state)), constraint)
 
 
-def thought_in(home: ContextCore, history: BranchState, begin: int, said: Sequence[int]) -> int:
-    """Number of leading tokens of `said`, which follow the branch's first `begin`, that are a thought before an answer,
-    markers included."""
-    markers = home.chat.format.thought
+def thought_in(core: ContextCore, state: BranchState, begin: int, tokens: Sequence[int]) -> int:
+    """Number of `tokens`, which follow the branch's first `begin`, that are a thought before an answer, markers
+    included."""
+    markers = core.chat.format.thought
     assert markers is not None
-    return markers.size(_begun(home, history, begin), map(home.chat.detokenizer.bytes_of, said))
+    return markers.size(_begun(core, state, begin), map(core.chat.detokenizer.bytes_of, tokens))
 
 
 def reasoning_tokens(markers: Markers | None, begun: str, pieces: Iterable[bytes]) -> int:
@@ -85,12 +87,12 @@ def reasoning_tokens(markers: Markers | None, begun: str, pieces: Iterable[bytes
     return count
 
 
-def _begun(home: ContextCore, history: BranchState, length: int) -> Place:
+def _begun(core: ContextCore, state: BranchState, length: int) -> Place:
     """Position in the message that begins within the branch's first `length` tokens. In a text without a chat no
     thought is opened."""
-    conversation, template, markers = history.conversation, home.chat.format.template, home.chat.format.thought
+    conversation, template, markers = state.conversation, core.chat.format.template, core.chat.format.thought
     assert markers is not None
-    said = b"".join(map(home.chat.detokenizer.bytes_of, history.tokens[conversation.end : length])).decode(
+    said = b"".join(map(core.chat.detokenizer.bytes_of, state.tokens[conversation.end : length])).decode(
         "utf-8", "replace"
     )
     text = conversation.tail.text if conversation.tail else said

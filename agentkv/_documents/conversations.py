@@ -71,10 +71,10 @@ class SavedEntry(DocumentModel):
             message=dict(entry.message),
             start=entry.start,
             end=entry.end,
-            given=SavedText.of(entry.given),
-            spelled=entry.spelled,
-            opening=entry.opening,
-            read=entry.read,
+            given=SavedText.of(entry.rendered_before),
+            spelled=entry.raw_text,
+            opening=entry.turn_opening,
+            read=entry.parsed,
         )
 
     def made(self) -> Entry:
@@ -113,7 +113,7 @@ class SavedState(DocumentModel):
         tools: Callable[[Sequence[Mapping[str, Any]]], int],
     ) -> SavedState:
         """Saves a conversation; `entry` and `tools` give the indices of the parts that it refers to."""
-        kept = _common(() if state.before is None else state.before.entries, state.entries)
+        kept = _common(() if state.previous is None else state.previous.entries, state.entries)
         return cls(
             before=before,
             kept=kept,
@@ -122,14 +122,14 @@ class SavedState(DocumentModel):
             start=state.start,
             end=state.end,
             tail=SavedText.of(state.tail),
-            opening=state.opening,
-            opened=state.opened,
+            opening=state.turn_opening,
+            opened=state.awaits_reply,
             tools=None if state.tools is None else tools(state.tools),
             template=dict(state.template),
-            base=state.base,
-            leftover=state.leftover,
-            calls=state.calls,
-            calls_of=state.calls_of,
+            base=state.previous_length,
+            leftover=state.residue_end,
+            calls=state.first_call,
+            calls_of=state.call_seed,
         )
 
 
@@ -155,27 +155,31 @@ class SavedConversations(DocumentModel):
         _check(all(i < len(entries) for i in state.entries), "a message that is not there")
         _check(state.tools is None or state.tools < len(self.tools), "tools that are not there")
         checked_template(state.template, known=True)
-        before = None if state.before is None else earlier[state.before]
-        shared = () if before is None else before.entries
+        previous = None if state.before is None else earlier[state.before]
+        shared = () if previous is None else previous.entries
         _check(state.kept <= len(shared), "more messages kept than there were")
-        held = (*shared[: state.kept], *(entries[i] for i in state.entries))
-        _check(state.first <= len(held) and state.start <= state.end, "a conversation that ends before it begins")
-        _check(before is None or before.end <= state.base, "a conversation that begins before the one before it ends")
+        all_entries = (*shared[: state.kept], *(entries[i] for i in state.entries))
+        _check(
+            state.first <= len(all_entries) and state.start <= state.end, "a conversation that ends before it begins"
+        )
+        _check(
+            previous is None or previous.end <= state.base, "a conversation that begins before the one before it ends"
+        )
         return Conversation(
-            entries=held,
+            entries=all_entries,
             first=state.first,
             start=state.start,
             end=state.end,
             tail=None if state.tail is None else state.tail.made(),
-            opening=state.opening,
-            opened=state.opened,
+            turn_opening=state.opening,
+            awaits_reply=state.opened,
             tools=None if state.tools is None else self.tools[state.tools],
             template=state.template,
-            before=before,
-            base=state.base,
-            leftover=state.leftover,
-            calls=calls_before(entry.message for entry in held) if state.calls is None else state.calls,
-            calls_of=state.calls_of,
+            previous=previous,
+            previous_length=state.base,
+            residue_end=state.leftover,
+            first_call=calls_before(entry.message for entry in all_entries) if state.calls is None else state.calls,
+            call_seed=state.calls_of,
         )
 
 
@@ -195,7 +199,7 @@ class ConversationWriter:
         state: Conversation | None = conversation
         while state is not None and id(state) not in self._of:
             chain.append(state)
-            state = state.before
+            state = state.previous
         for state in reversed(chain):
             self._of[id(state)] = len(self._states), state
             self._states.append(self._state(state))
@@ -206,7 +210,7 @@ class ConversationWriter:
         return SavedConversations(entries=tuple(self._saved), tools=tuple(self._tools), states=tuple(self._states))
 
     def _state(self, state: Conversation) -> SavedState:
-        before = None if state.before is None else self._of[id(state.before)][0]
+        before = None if state.previous is None else self._of[id(state.previous)][0]
         return SavedState.of(state, before, self._entry, self._index_of_tools)
 
     def _entry(self, entry: Entry) -> int:
@@ -225,7 +229,7 @@ class ConversationWriter:
 def reach_of(conversation: Conversation, marks: Mapping[str, int]) -> int:
     """Number of tokens that a branch needs to cover its messages and named marks."""
     ends = [entry.end for entry in conversation.entries]
-    return max(conversation.end, conversation.leftover, *ends, *marks.values(), 0)
+    return max(conversation.end, conversation.residue_end, *ends, *marks.values(), 0)
 
 
 def _common(one: Sequence[Entry], other: Sequence[Entry]) -> int:

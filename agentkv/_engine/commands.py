@@ -90,25 +90,25 @@ class Awaited(Command, Generic[T]):
 class ImmediateCommand(Awaited[T]):
     """A command that is complete once applied.
 
-    `undo` reverts it if nobody receives the result; `told` gets every result, on the event loop, in the engine's
+    `undo` reverts it if nobody receives the result; `on_result` gets every result, on the event loop, in the engine's
     order.
     """
 
-    __slots__ = ("_done", "_told", "_undo")
+    __slots__ = ("_done", "_on_result", "_undo")
 
     def __init__(
-        self, undo: Callable[[Worker, T], None] | None = None, told: Callable[[T], None] | None = None
+        self, undo: Callable[[Worker, T], None] | None = None, on_result: Callable[[T], None] | None = None
     ) -> None:
         super().__init__()
         self._undo = undo
-        self._told = told
+        self._on_result = on_result
         self._done: list[T] = []
 
     def apply(self, worker: Worker) -> None:
         result = self._do(worker)
         self._done.append(result)
-        if self._told is not None:
-            worker.report(partial(self._told, result))
+        if self._on_result is not None:
+            worker.report(partial(self._on_result, result))
         worker.report(partial(self.succeed, result))
 
     def revoke(self, worker: Worker) -> None:
@@ -129,9 +129,9 @@ class EngineCall(ImmediateCommand[T]):
         self,
         verb: Callable[[StepEngine], T],
         undo: Callable[[Worker, T], None] | None = None,
-        told: Callable[[T], None] | None = None,
+        on_result: Callable[[T], None] | None = None,
     ) -> None:
-        super().__init__(undo, told)
+        super().__init__(undo, on_result)
         self._verb = verb
 
     def _do(self, worker: Worker) -> T:
@@ -147,9 +147,9 @@ class CellsCall(ImmediateCommand[T]):
         self,
         verb: Callable[[StepEngine, CellStore], T],
         undo: Callable[[Worker, T], None] | None = None,
-        told: Callable[[T], None] | None = None,
+        on_result: Callable[[T], None] | None = None,
     ) -> None:
-        super().__init__(undo, told)
+        super().__init__(undo, on_result)
         self._verb = verb
 
     def _do(self, worker: Worker) -> T:
@@ -263,13 +263,13 @@ class Wakeup(Command):
 class Unpin(Command):
     """Unpins cells."""
 
-    __slots__ = ("_hold",)
+    __slots__ = ("_pin",)
 
-    def __init__(self, hold: int) -> None:
-        self._hold = hold
+    def __init__(self, pin: int) -> None:
+        self._pin = pin
 
     def apply(self, worker: Worker) -> None:
-        worker.engine.unpin(self._hold)
+        worker.engine.unpin(self._pin)
 
 
 def check_finished(finished: FinishedJob) -> None:

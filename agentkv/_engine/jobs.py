@@ -18,92 +18,93 @@ T = TypeVar("T")
 class GenerationJob(Job[T]):
     """A generation that may wait for room; its awaiting task makes room and resumes it."""
 
-    __slots__ = ("_full", "_stirred")
+    __slots__ = ("_changed", "_waits_for_room")
 
     def __init__(self, start: Callable[[StepEngine], int], finish: Callable[[FinishedJob], T]) -> None:
         super().__init__(start, finish)
-        self._full = False
-        self._stirred = anyio.Event()
+        self._waits_for_room = False
+        self._changed = anyio.Event()
 
     def wait_for_room(self) -> None:
-        self._full = True
-        self._stirred.set()
+        self._waits_for_room = True
+        self._changed.set()
 
     def succeed(self, result: T) -> None:
         super().succeed(result)
-        self._stirred.set()
+        self._changed.set()
 
     def fail(self, error: BaseException) -> None:
         super().fail(error)
-        self._stirred.set()
+        self._changed.set()
 
-    async def paused(self) -> bool:
+    async def wait_full_or_done(self) -> bool:
         """Waits until it waits for room (returns True) or has ended (False)."""
-        await self._stirred.wait()
+        await self._changed.wait()
         if not self.settled.is_set():
-            self._stirred = anyio.Event()
-        full, self._full = self._full and not self.settled.is_set(), False
+            self._changed = anyio.Event()
+        full, self._waits_for_room = self._waits_for_room and not self.settled.is_set(), False
         return full
 
 
 class StreamJob(Job[T]):
-    """A generation whose tokens are handed out as they come. `heard` is called whenever it ends or waits for room.
+    """A generation whose tokens are handed out as they come. `on_change` is called whenever it ends or waits for room.
 
-    `started` is set once it has begun. `urgent` are the tokens that wake the reader, who then gets all before them as
-    well; None for every token. A reader with `urgent` tokens is not woken for the beginning either. `kept` is the
-    number of tokens that stay when it is revoked, None for all; `cut` says whether the others were removed.
+    `started` is set once it has begun. `wake_tokens` are the tokens that wake the reader, who then gets all before them
+    as well; None for every token. A reader with `wake_tokens` is not woken for the beginning either. `keep_tokens` is
+    the number of tokens that stay when it is revoked, None for all; `was_truncated` says whether the others were
+    removed.
     """
 
-    __slots__ = ("_heard", "_urgent", "cut", "feed", "full", "kept", "started")
+    __slots__ = ("_on_change", "_wake_tokens", "feed", "keep_tokens", "started", "waits_for_room", "was_truncated")
 
     def __init__(
         self,
         start: Callable[[StepEngine], int],
         finish: Callable[[FinishedJob], T],
         feed: Callable[[list[Emitted]], None],
-        heard: Callable[[], None],
-        urgent: Container[int] | None = None,
+        on_change: Callable[[], None],
+        wake_tokens: Container[int] | None = None,
     ) -> None:
         super().__init__(start, finish)
-        self._urgent = urgent
+        self._wake_tokens = wake_tokens
         self.feed = feed  # hands tokens to the reader; on the event loop
-        self._heard = heard
+        self._on_change = on_change
         self.started = anyio.Event()
-        if urgent is not None:
+        if wake_tokens is not None:
             self.started.set()
-        self.kept: int | None = None
-        self.cut = False
-        self.full = False  # waits for room, which the reader has to make
+        self.keep_tokens: int | None = None
+        self.was_truncated = False
+        self.waits_for_room = False  # the reader has to make it
 
     def wait_for_room(self) -> None:
-        self.full = True
-        self._heard()
+        self.waits_for_room = True
+        self._on_change()
 
     def wakes(self, token: int) -> bool:
         """Returns whether this token wakes the reader."""
-        return self._urgent is None or token in self._urgent
+        return self._wake_tokens is None or token in self._wake_tokens
 
     def apply(self, worker: Worker) -> None:
         super().apply(worker)
-        if self._urgent is None:
+        if self._wake_tokens is None:
             worker.report(self.started.set)
 
     def revoke(self, worker: Worker) -> None:
         if self.id is None:
             return  # it never began
-        if self.kept is None:
+        if self.keep_tokens is None:
             worker.engine.cancel(self.id)
         else:
-            self.cut = worker.engine.undo(self.id, self.kept)
+            self.was_truncated = worker.engine.undo(self.id, self.keep_tokens)
 
     def succeed(self, result: T) -> None:
         super().succeed(result)
-        self._heard()
+        self._on_change()
 
     def fail(self, error: BaseException) -> None:
         super().fail(error)
         self.started.set()
-        self._heard()
+        self._on_change()
 
 
 class Ack(Command):

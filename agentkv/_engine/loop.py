@@ -23,13 +23,12 @@ from .._aio.host import current_event_loop, step_thread
 from .._aio.lock import Semaphore
 from .._aio.scope import move_on_after
 from .._types.errors import ContextClosed, StepFailed, WrongEventLoop, from_native
-from .._types.info import EngineCounters
+from .._types.info import EngineCounters, StepRecord
 from .._types.log import log
 from .commands import Awaited, Cancel, Close, Command, EngineCall, Release, Unpin, Wakeup, Worker
 from .interface import SPARE_SEQUENCES
 from .jobs import Ack, StreamJob
 from .mailbox import CommandQueue, Flush, FlushDebouncer
-from .step_history import StepRecord
 from .watchdog import StrategyWatchdog
 from .worker import EngineWorker, OutcomeBatch, Shutdown
 
@@ -81,10 +80,10 @@ class Closing:
             await self._loop.wait_shielded(self._released.settled)
 
 
-PATIENCE_S = 0.5  # interval at which uninterruptible waits check for a strategy that blocks the thread
+WATCH_INTERVAL_S = 0.5  # interval at which uninterruptible waits check for a strategy that blocks the thread
 
 _numbers = itertools.count()
-_NEWS = Wakeup()
+_WAKEUP = Wakeup()
 
 
 class StepLoop:
@@ -92,17 +91,17 @@ class StepLoop:
     the changes of the branches' tokens."""
 
     def __init__(self, listener: LogListener) -> None:
-        self._host = current_event_loop()
+        self._event_loop = current_event_loop()
         self._queue: SimpleQueue[Flush | Command | Shutdown] = SimpleQueue()
-        self._outbox = CommandQueue()
+        self._commands = CommandQueue()
         self._posts: deque[OutcomeBatch] = deque()
         self.pins = Semaphore(SPARE_SEQUENCES)  # concurrent saves, loads and offloads: see PinnedCells
-        self._worker = EngineWorker(self._queue, self._outbox, self._post, listener)
+        self._worker = EngineWorker(self._queue, self._commands, self._post, listener)
         self._thread: threading.Thread | None = None
         self._ended = anyio.Event()
         self._open = False
         self._thread_abandoned = False  # the thread did not come back
-        self._quiet = FlushDebouncer(self._host.soon, self._send_if_due)
+        self._debouncer = FlushDebouncer(self._event_loop.call_soon, self._send_if_due)
         self._settled = 0  # number of the last post that woke tasks
 
     @property
@@ -115,10 +114,10 @@ class StepLoop:
         """The last steps, oldest first."""
         return self._worker.trace.records()
 
-    async def start(self, open_engine: Callable[[], EngineHost], give_up: Callable[[], None] | None = None) -> None:
+    async def start(self, open_engine: Callable[[], EngineHost], abort_open: Callable[[], None] | None = None) -> None:
         """Starts the thread and opens the engine on it; raises the error of opening.
 
-        A cancelled start waits until opening ends, which `give_up` hastens, and stops the thread.
+        A cancelled start waits until opening ends, which `abort_open` hastens, and stops the thread.
         """
         ready = anyio.Event()
         failures: list[BaseException] = []
@@ -138,7 +137,7 @@ class StepLoop:
         self._thread.start()
         atexit.register(self._at_exit)
         try:
-            await self._opened(ready, give_up)
+            await self._opened(ready, abort_open)
         except BaseException:
             await self.stop()
             raise
@@ -147,15 +146,15 @@ class StepLoop:
             raise from_native(failures[0])
 
     def _step(self, *how: Any) -> None:
-        step_thread.waits_for = self._host
+        step_thread.serves = self._event_loop
         self._worker.run(*how)
 
-    async def _opened(self, ready: anyio.Event, give_up: Callable[[], None] | None) -> None:
-        if give_up is not None:
+    async def _opened(self, ready: anyio.Event, abort_open: Callable[[], None] | None) -> None:
+        if abort_open is not None:
             try:
                 await ready.wait()
             except BaseException:
-                give_up()
+                abort_open()
                 raise
         await self.wait_shielded(ready)
 
@@ -166,7 +165,7 @@ class StepLoop:
         self._send()
         self._open = False
         self._queue.put(Shutdown())
-        if not self._host.is_current():  # outcomes are settled elsewhere, or nowhere any more
+        if not self._event_loop.is_current():  # outcomes are settled elsewhere, or nowhere any more
             self._at_exit()
             return
         await self.wait_shielded(self._ended)
@@ -184,13 +183,13 @@ class StepLoop:
         self._queue.put(Shutdown())
         blocked = StrategyWatchdog(self._thread)
         while self._thread is not None and self._thread.is_alive() and not blocked.interrupt():
-            self._thread.join(PATIENCE_S)
+            self._thread.join(WATCH_INTERVAL_S)
             if self._thread_abandoned:
                 return  # abandoned before: the extra wait lets one that just returns end in order
 
     def wake(self) -> None:
         """Wakes the thread to settle events that reached its engine from elsewhere; callable from any thread."""
-        self._queue.put(_NEWS)
+        self._queue.put(_WAKEUP)
 
     @property
     def is_open(self) -> bool:
@@ -205,7 +204,7 @@ class StepLoop:
 
     def check_event_loop(self) -> None:
         """Raises WrongEventLoop on another event loop than the Context's."""
-        if not self._host.is_current():
+        if not self._event_loop.is_current():
             raise WrongEventLoop(
                 "a Context and its branches belong to the event loop that opened it, and this is another one; open a "
                 "Context here, or hand the work over to that event loop (asyncio.run_coroutine_threadsafe, say)"
@@ -215,10 +214,10 @@ class StepLoop:
         self,
         verb: Callable[[StepEngine], T],
         undo: Callable[[Worker, T], None] | None = None,
-        told: Callable[[T], None] | None = None,
+        on_result: Callable[[T], None] | None = None,
     ) -> T:
         """Runs an engine call between two forwards: see `EngineCall`."""
-        return await self.run(EngineCall(verb, undo, told))
+        return await self.run(EngineCall(verb, undo, on_result))
 
     async def run(self, command: Awaited[T]) -> T:
         """Runs a command to its end and returns its result. Nothing begins in a scope that is cancelled already.
@@ -232,24 +231,24 @@ class StepLoop:
     def submit(self, command: Command) -> None:
         """Sends a command with the next flush."""
         self.check_open()
-        self._outbox.put(command)
-        self._quiet.ask()
+        self._commands.put(command)
+        self._debouncer.request()
 
     async def wait(self, command: Awaited[T]) -> T:
         """Waits until a submitted command is settled, and returns its result."""
         try:
             await command.settled.wait()
-        except GeneratorExit:  # the coroutine is torn down: nothing can be awaited any more
-            self.revoke(command)
-            raise
-        except BaseException:
-            await self.cancel(command)
+        except BaseException as error:
+            await self.cancel(command, error)
             raise
         return command.result()
 
-    async def cancel(self, command: Awaited[Any]) -> None:
-        """Revokes a submitted command and waits, uninterruptibly, until both are settled."""
+    async def cancel(self, command: Awaited[Any], error: BaseException | None) -> None:
+        """Revokes a submitted command, since `error` ended the wait for it, and waits, uninterruptibly, until both are
+        settled."""
         cancel = self.revoke(command)
+        if isinstance(error, GeneratorExit):
+            return  # the coroutine is torn down: nothing can be awaited any more
         await self.wait_shielded(command.settled, *([] if cancel is None else [cancel.settled]))
 
     def revoke(self, command: Awaited[Any]) -> Cancel | None:
@@ -260,7 +259,7 @@ class StepLoop:
         if not self._open:
             return None
         cancel = Cancel(command)
-        self._outbox.put(cancel)
+        self._commands.put(cancel)
         self._send()
         return cancel
 
@@ -269,7 +268,7 @@ class StepLoop:
         if not self._open:
             return None
         close = Close(branch)
-        if self._host.is_current():
+        if self._event_loop.is_current():
             self.submit(close)
         else:
             self._queue.put(close)
@@ -279,28 +278,28 @@ class StepLoop:
         """Frees a branch; callable from any thread, a finalizer included."""
         self._queue.put(Release(branch))
 
-    def unpin(self, hold: int) -> None:
+    def unpin(self, pin: int) -> None:
         """Unpins cells; callable from any thread."""
-        self._queue.put(Unpin(hold))
+        self._queue.put(Unpin(pin))
 
     def post(self, callback: Callable[[], None]) -> None:
         """Runs `callback` on the event loop, from any thread; does nothing if the loop is gone."""
-        self._host.post(callback)
+        self._event_loop.call_soon_threadsafe(callback)
 
     def ack(self, job: StreamJob[Any], count: int) -> None:
         """Tells the engine that the reader of a stream has read `count` more tokens."""
         self._queue.put(Ack(job, count))
 
     def _send_if_due(self) -> None:
-        if self._outbox or self._worker.awaits_answers:
+        if self._commands or self._worker.awaits_answers:
             self._send(self._settled)
 
     def _send(self, answers: int = 0) -> None:
-        self._queue.put(Flush(self._outbox.submitted, answers))
+        self._queue.put(Flush(self._commands.submitted, answers))
 
     def _post(self, post: OutcomeBatch) -> bool:
         self._posts.append(post)
-        return self._host.post(self._settle_posts)
+        return self._event_loop.call_soon_threadsafe(self._settle_posts)
 
     def _settle_posts(self) -> None:
         woke = False
@@ -315,9 +314,9 @@ class StepLoop:
                 self._posts.popleft()
         finally:
             if self._posts:  # a signal's exception may come anywhere: the rest is settled all the same
-                self._host.soon(self._settle_posts)
+                self._event_loop.call_soon(self._settle_posts)
             if woke:
-                self._quiet.restart()
+                self._debouncer.restart()
 
     async def wait_shielded(self, *events: anyio.Event) -> None:
         """Waits for all events, shielded from cancellation, then re-raises it.
@@ -329,7 +328,7 @@ class StepLoop:
         for event in events:
             while not event.is_set():
                 try:
-                    with move_on_after(PATIENCE_S, shield=True):
+                    with move_on_after(WATCH_INTERVAL_S, shield=True):
                         await event.wait()
                     if not event.is_set():
                         self._resend_lost()
@@ -343,7 +342,7 @@ class StepLoop:
     def _resend_lost(self) -> None:
         """Sends and settles what an exception from a signal handler, possible at any line of a callback, has
         interrupted."""
-        if self._outbox:
+        if self._commands:
             self._send()
         if self._posts:
             self._settle_posts()
@@ -356,7 +355,7 @@ class StepLoop:
         )
         self._thread_abandoned = True
         self._open = False
-        for command in (*self._worker.jobs.values(), *self._outbox.left()):
+        for command in (*self._worker.jobs.values(), *self._commands.unfinished()):
             command.fail(error)
         self._queue.put(Shutdown())  # for the case that it does return
         self._ended.set()

@@ -29,7 +29,7 @@ class CommandQueue:
 
     def __init__(self) -> None:
         self.submitted = 0  # total; written by the event loop
-        self._done = 0  # total; written by the thread
+        self._n_applied = 0  # total; written by the thread
         self._commands: deque[Command] = deque()
 
     def put(self, command: Command) -> None:
@@ -39,12 +39,12 @@ class CommandQueue:
 
     def take(self, upto: int, apply: Callable[[Command], None]) -> None:
         """Applies the commands up to number `upto`; called on the thread."""
-        while self._done < upto and self._commands:
+        while self._n_applied < upto and self._commands:
             apply(self._commands[0])
             self._commands.popleft()
-            self._done += 1
+            self._n_applied += 1
 
-    def left(self) -> list[Command]:
+    def unfinished(self) -> list[Command]:
         """Commands not applied yet."""
         return list(self._commands)
 
@@ -53,7 +53,7 @@ class CommandQueue:
 
 
 MAX_QUIET_TICKS = 32  # maximum number of ticks that a flush is delayed
-COME_BACK_S = 0.005  # maximum wait of a forward for the tasks that the last batches woke
+WAKEUP_GRACE_S = 0.005  # maximum wait of a forward for the tasks that the last batches woke
 
 
 class FlushDebouncer:
@@ -61,36 +61,36 @@ class FlushDebouncer:
     together share a forward.
 
     Args:
-        soon: runs a callback on the next tick of the event loop.
+        call_soon: runs a callback on the next tick of the event loop.
         send: flushes; called after a tick without new commands.
     """
 
-    def __init__(self, soon: Callable[[Callable[[], None]], None], send: Callable[[], None]) -> None:
-        self._soon = soon
+    def __init__(self, call_soon: Callable[[Callable[[], None]], None], send: Callable[[], None]) -> None:
+        self._call_soon = call_soon
         self._send = send
         self._ticking = False
         self._ticks = 0
-        self._came = False  # something new since the last tick
+        self._has_new = False  # something new since the last tick
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """Requests a flush for a new command."""
-        self._came = True
+        self._has_new = True
         if not self._ticking:
             self.restart()
 
     def restart(self) -> None:
         """Restarts the delay after tasks were woken, so that they get a tick to run."""
         self._ticks = 0
-        self._came = True
+        self._has_new = True
         if not self._ticking:
             self._ticking = True
-            self._soon(self._tick)
+            self._call_soon(self._tick)
 
     def _tick(self) -> None:
-        if self._came and self._ticks < MAX_QUIET_TICKS:
-            self._came = False
+        if self._has_new and self._ticks < MAX_QUIET_TICKS:
+            self._has_new = False
             self._ticks += 1
-            self._soon(self._tick)
+            self._call_soon(self._tick)
             return
         self._ticking = False
         try:
@@ -117,14 +117,14 @@ class PostAcks:
         """Notes that the event loop has run the tasks that batches up to this one woke."""
         self._answered = max(self._answered, number)
 
-    def patience(self) -> float:
+    def seconds_to_wait(self) -> float:
         """Seconds that a due forward still waits for answers; 0 once it should begin."""
         if self._answered >= self._posted:
             self._deadline = None
             return 0.0
         now = perf_counter()
         if self._deadline is None:
-            self._deadline = now + COME_BACK_S
+            self._deadline = now + WAKEUP_GRACE_S
         if now >= self._deadline:
             self._answered, self._deadline = self._posted, None
             return 0.0

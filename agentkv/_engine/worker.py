@@ -11,17 +11,17 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from .._types.errors import ContextClosed, StepFailed, from_native
-from .._types.info import EngineCounters
+from .._types.info import EngineCounters, StepRecord
 from .._types.log import log
 from .commands import Command, Job
 from .jobs import StreamJob
 from .mailbox import CommandQueue, Flush, PostAcks
-from .step_history import StepHistory
 
 if TYPE_CHECKING:
     from .interface import CellStore, Emitted, EngineHost, LogListener, StepEngine, StepReport
 
 TIDY_AFTER_S = 1.0  # idle time after which unneeded memory is returned to the system
+MAX_STEPS = 4096  # steps remembered; older ones are dropped
 STATS_EVERY_S = 0.05  # how often steps that only stream refresh the statistics
 
 
@@ -41,6 +41,25 @@ class Shutdown:
     __slots__ = ()
 
 
+class StepHistory:
+    """The last steps; the step loop's thread appends, any thread reads."""
+
+    def __init__(self) -> None:
+        self._rows: deque[tuple[int, int, int, int, float, float, float, float]] = deque(maxlen=MAX_STEPS)
+
+    def add(self, report: StepReport) -> None:
+        """Adds a step if it ran a forward."""
+        if report.forwards:
+            rows = (report.branches, report.decode_rows, report.prefill_rows, report.forwards)
+            seconds = report.seconds
+            times = (perf_counter() - seconds, seconds, report.forward_seconds, report.draft_seconds)
+            self._rows.append(rows + times)
+
+    def records(self) -> list[StepRecord]:
+        """The steps, oldest first."""
+        return [StepRecord(*row) for row in self._rows.copy()]
+
+
 def _feed(streamed: dict[StreamJob[Any], list[Emitted]]) -> None:
     for job, items in streamed.items():
         job.feed(items)
@@ -50,8 +69,8 @@ class EngineWorker:
     """The code that a step loop's thread runs.
 
     Args:
-        queue: flushes of the outbox, and single commands that cannot wait for one.
-        outbox: commands of the event loop.
+        queue: flushes of the commands, and single commands that cannot wait for one.
+        commands: those of the event loop.
         post: hands an OutcomeBatch to the event loop; returns False when that is gone.
         listener: gets the changes of the branches' tokens, on the event loop.
     """
@@ -59,7 +78,7 @@ class EngineWorker:
     def __init__(
         self,
         queue: SimpleQueue[Flush | Command | Shutdown],
-        outbox: CommandQueue,
+        commands: CommandQueue,
         post: Callable[[OutcomeBatch], bool],
         listener: LogListener,
     ) -> None:
@@ -73,7 +92,7 @@ class EngineWorker:
         self._queue = queue
         self._post = post
         self._listener = listener
-        self._outbox = outbox
+        self._commands = commands
         self._settlements: list[Callable[[], None]] = []
         self._streamed: dict[StreamJob[Any], list[Emitted]] = {}
         self._has_reader_to_wake = False  # whether a streamed token wakes its reader
@@ -162,11 +181,11 @@ class EngineWorker:
             self._publish()
             if not self.jobs:
                 continue
-            patience = self._answers.patience()
-            if not patience:
+            seconds = self._answers.seconds_to_wait()
+            if not seconds:
                 return
             with suppress(Empty):
-                self._handle(queue.get(timeout=patience))
+                self._handle(queue.get(timeout=seconds))
 
     def _awaited(self) -> Flush | Command | Shutdown:
         """The next item of the queue. Compacts once after a second without any."""
@@ -189,7 +208,7 @@ class EngineWorker:
             self._stopping = True
         elif isinstance(item, Flush):
             self._answers.answered(item.answers)
-            self._outbox.take(item.upto, self._apply)
+            self._commands.take(item.upto, self._apply)
         else:
             self._apply(item)
 
@@ -248,7 +267,7 @@ class EngineWorker:
             self.report(partial(job.fail, ending))
         self.jobs.clear()
         while True:
-            for command in self._outbox.left():
+            for command in self._commands.unfinished():
                 self.report(partial(command.fail, ending))
             self._publish()
             if self._stopping:

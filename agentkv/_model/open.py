@@ -74,7 +74,7 @@ class OpenModel:
     """Options that it was opened with; None over a server."""
     generate_options: Callable[..., Any] = native_options
     """Builds the argument of `StepEngine.generate` from the fields of the native options and a public Sampling."""
-    grammars: Callable[[Tokenizer, int], ConstraintCompiler] = ConstraintCompiler
+    compiler: Callable[[Tokenizer, int], ConstraintCompiler] = ConstraintCompiler
     servers: Callable[[], list[ServerState]] = list
     """Present state of the servers, from any thread; empty for a model in this process."""
     publishes: bool = False

@@ -157,7 +157,7 @@ class OffloadedCells:
                     await self._get(store, hold)
                 except OSError as error:
                     raise self._failed("read", error) from error
-                await self._loop.run(EngineCall(partial(self._reload_cells, hold.id), told=lambda _: self._back()))
+                await self._loop.run(EngineCall(partial(self._reload_cells, hold.id), on_result=lambda _: self._back()))
 
     async def _get(self, store: SliceStore, hold: Pin) -> None:
         for index, first in enumerate(range(0, len(self._lacks), self._step)):

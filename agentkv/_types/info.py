@@ -210,3 +210,28 @@ class EngineCounters(NamedTuple):
             kv_bytes_shared=self.kv_bytes_shared,
             states=self.states,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One step of the step loop; frozen.
+
+    Attributes:
+        branches: branches that had rows in it.
+        decode_rows: tokens that generations fed: one each, and the draft tokens to verify.
+        prefill_rows: tokens of prompts and `extend`.
+        forwards: number of forwards; 1 unless it exceeded the program's bounds or was retried.
+        began: start on the clock of `time.perf_counter`, in seconds.
+        seconds: duration, in seconds.
+        forward_seconds: of these, inside the model's program.
+        draft_seconds: of these, inside drafters.
+    """
+
+    branches: int
+    decode_rows: int
+    prefill_rows: int
+    forwards: int
+    began: float
+    seconds: float
+    forward_seconds: float
+    draft_seconds: float

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from .._types.run import Run, Step
     from .._types.sampling import Sampling
     from ..output.grammar import GrammarSource
-    from .tool_runner import Ask, Emit, Unheard
+    from .tool_runner import Ask, Emit, IsUnread
 
 Deps = TypeVar("Deps", contravariant=True, default=None)
 Out = TypeVar("Out", covariant=True, default=str)
@@ -288,7 +288,7 @@ class Agent(Generic[Deps, Out]):
         """
         steering = self._steered(steer)
         return AgentStream(
-            lambda emit, ask, unheard: self._turn(branch, deps, steering, emit, ask, unheard),
+            lambda emit, ask, is_unread: self._turn(branch, deps, steering, emit, ask, is_unread),
             lambda turn: turn.run(as_messages(prompt), keep_partial),
             approve,
             waits=keep_partial,
@@ -341,7 +341,7 @@ class Agent(Generic[Deps, Out]):
         return replace(self.steering, **steer) if steer else self.steering
 
     async def _turn(
-        self, branch: Branch, deps: Any, steering: Steering, emit: Emit, ask: Ask, *unheard: Unheard
+        self, branch: Branch, deps: Any, steering: Steering, emit: Emit, ask: Ask, *is_unread: IsUnread
     ) -> Turn[Out]:
         if not isinstance(branch, Branch):
             raise InvalidInput(
@@ -354,8 +354,10 @@ class Agent(Generic[Deps, Out]):
         by_name = {tool.name: tool for tool in tools}
         steering.check(self, by_name)
         warn_missing_tools(branch, by_name)
-        desk = ToolEnvironment(by_name, context, core.singleton(ToolThreads), core.chat.tokenizer, emit, ask, *unheard)
-        return Turn(self, branch, desk, steering)
+        environment = ToolEnvironment(
+            by_name, context, core.singleton(ToolThreads), core.chat.tokenizer, emit, ask, *is_unread
+        )
+        return Turn(self, branch, environment, steering)
 
     async def _all_tools(self) -> tuple[Tool[Any, ..., Any], ...]:
         further = [tool for toolset in self.toolsets for tool in await toolset.tools()]

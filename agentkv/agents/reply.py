@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .._chat.reply import ReplyParser
     from .._context.branch import Branch
     from .._types.results import Generation
-    from .steering import HeldTo
+    from .steering import CallRules
     from .turn import Turn
 
 Written = Callable[[ParsedCall, bool], None]
@@ -40,14 +40,14 @@ class MessageReply:
     message: ParsedMessage
     generation: Generation
 
-    def __init__(self, turn: Turn[Any], branch: Branch, held: HeldTo, attempt: int) -> None:
+    def __init__(self, turn: Turn[Any], branch: Branch, rules: CallRules, attempt: int) -> None:
         self._turn = turn
         self._attempt = attempt
-        self._held = branch
-        self._to = held
+        self._branch = branch
+        self._rules = rules
         self._chat = handle_of(branch).core.chat
         self._repetition = Repetition()
-        self._unheard = False  # the reader has not got what it was told last
+        self._is_unread = False  # the reader has not got what it was told last
 
     async def read(self, written: Written) -> None:
         """Generates the message to its end.
@@ -57,37 +57,37 @@ class MessageReply:
 
         Raises LimitReached or ContextFull for a message that is cut short, BranchClosed where the branch is closed.
         """
-        turn, before, read, told, calls = self._turn, len(self._held), 0, 0, None
+        turn, before, n_read, n_delivered, calls = self._turn, len(self._branch), 0, 0, None
         turn.text = ""
-        prefix = self._chat.begun_in(handle_of(self._held).state.tokens)
+        prefix = self._chat.begun_in(handle_of(self._branch).state.tokens)
         parser = self._parser(prefix)
         stream = self._stream(prefix)
-        most = 1 if turn.desk.heard else None
+        most = 1 if turn.environment.has_listener else None
         try:
             async with stream as tokens:
                 while batch := await tokens.batch(most):
-                    read += len(batch)
+                    n_read += len(batch)
                     deltas = parser.feed_ids(token.id for token in batch)
                     try:
                         await self._tell(deltas, written, whole=False)
                     except BaseException:
-                        if self._unheard:
-                            tokens.unread(read - told)
-                            read = told
+                        if self._is_unread:
+                            tokens.unread(n_read - n_delivered)
+                            n_read = n_delivered
                             turn.text = turn.text.removesuffix(_text_of(deltas))
                         raise
-                    told = read if deltas else told
+                    n_delivered = n_read if deltas else n_delivered
                     if self._repetition.take(token.id for token in batch):
                         break
         except EndOfCalls as end:
             calls = end.calls
         except BaseException:
             with suppress(FormatError):
-                rest = parser.feed_ids(handle_of(self._held).state.tokens[before + read :])
+                rest = parser.feed_ids(handle_of(self._branch).state.tokens[before + n_read :])
                 turn.text += _text_of(rest)
             raise
         finally:
-            turn.generated += len(self._held) - before
+            turn.generated += len(self._branch) - before
         if calls is not None:
             await self._end_behind(calls, stream, prefix, before)
             return
@@ -103,7 +103,7 @@ class MessageReply:
     async def _end_behind(self, calls: int, stream: TokenStream[Any], prefix: str, start: int) -> None:
         """Cuts the message after its first `calls` calls, and rolls back the tokens that follow."""
         parser = self._parser(prefix)
-        tokens, count = handle_of(self._held).state.tokens[start:], 0
+        tokens, count = handle_of(self._branch).state.tokens[start:], 0
         while calls and count < len(tokens):
             deltas = parser.feed_ids(tokens[count : count + 1])
             calls -= sum(isinstance(delta, CallClosed) for delta in deltas)
@@ -113,11 +113,11 @@ class MessageReply:
         self.generation = replace(stream.first(count), finish_reason="stop")
         self._turn.taken_back += len(tokens) - count
         self._turn.text = self.message.content
-        await self._held.rollback(start + count)
+        await self._branch.rollback(start + count)
 
     def _parser(self, prefix: str) -> ReplyParser:
         """Reads it. Where no call may be made, what looks like one is text."""
-        called = () if self._to.choice == "none" else self._turn.definitions
+        called = () if self._rules.choice == "none" else self._turn.definitions
         return self._chat.reply_parser(prefix, called)
 
     def _stream(self, prefix: str) -> TokenStream[Any]:
@@ -130,22 +130,22 @@ class MessageReply:
         left = min(agent.max_tokens - turn.generated, turn.steering.max_message_tokens)
         if left <= 0:
             raise turn.limit(f"the turn generated {turn.generated} tokens", "max_tokens")
-        heard = turn.desk.heard
-        buffer = DEFAULT_BUFFER if heard else left
-        core = handle_of(self._held).core
+        has_listener = turn.environment.has_listener
+        buffer = DEFAULT_BUFFER if has_listener else left
+        core = handle_of(self._branch).core
         options = GenerateOptions.checked(
             max_tokens=left, sampling=agent.sampling, speculative=agent.speculative, thinking=agent.thinking
         )
         request = GenerationRequest.checked(
-            self._held.id,
+            self._branch.id,
             core,
             options if self._attempt == 1 else options.for_attempt(self._attempt - 1),
-            agent.answers.constraint(chat.format, turn.tools, prefix, self._to) or str,
-            wait_for_room=handle_of(self._held).makes_room,
+            agent.answers.constraint(chat.format, turn.tools, prefix, self._rules) or str,
+            wait_for_room=handle_of(self._branch).makes_room,
             buffer=buffer,
         )
-        urgent = None if heard else _AtTimes(chat.call_end_tokens if turn.tools else frozenset())
-        return TokenStream(self._held, request, buffer, "read" if heard else "made", urgent)
+        wake_tokens = None if has_listener else _AtTimes(chat.call_end_tokens if turn.tools else frozenset())
+        return TokenStream(self._branch, request, buffer, "read" if has_listener else "made", wake_tokens)
 
     async def _tell(self, deltas: Iterable[Delta], written: Written, *, whole: bool) -> None:
         for delta in deltas:
@@ -160,9 +160,9 @@ class MessageReply:
 
     async def _emit(self, delta: TextDelta | ReasoningDelta) -> None:
         try:
-            await self._turn.desk.emit(delta)
+            await self._turn.environment.emit(delta)
         except BaseException:
-            self._unheard = self._turn.desk.unheard(delta)
+            self._is_unread = self._turn.environment.is_unread(delta)
             raise
 
     def _check_whole(self) -> None:
@@ -180,8 +180,8 @@ class MessageReply:
         if reason == "length":
             most = turn.agent.max_tokens
             raise turn.limit(f"a message was cut after {count} tokens: the turn may generate {most}", "max_tokens")
-        policy = "" if handle_of(self._held).makes_room else ", or give the branch an `overflow` policy"
-        if reason == "context_full" and self._held.context.model_info.max_positions == len(self._held):
+        policy = "" if handle_of(self._branch).makes_room else ", or give the branch an `overflow` policy"
+        if reason == "context_full" and self._branch.context.model_info.max_positions == len(self._branch):
             raise PositionsExhausted(
                 f"a message was cut after {count} tokens: the model has no more positions; begin with less{policy}"
             )
@@ -207,11 +207,11 @@ class _AtTimes(Container[int]):
 
     def __init__(self, tokens: Container[int]) -> None:
         self._tokens = tokens
-        self._asked = 0
+        self._n_asked = 0
 
     def __contains__(self, token: object) -> bool:
-        self._asked += 1
-        return self._asked % _LOOKED_AT == 0 or token in self._tokens
+        self._n_asked += 1
+        return self._n_asked % _LOOKED_AT == 0 or token in self._tokens
 
 
 def _text_of(deltas: Iterable[Delta]) -> str:

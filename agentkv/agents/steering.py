@@ -18,7 +18,7 @@ from .run_context import RunContext
 if TYPE_CHECKING:
     from .agent import Agent
 
-__all__ = ["CHOICES", "Choose", "HeldTo", "Steer", "Steering", "ToolChoice"]
+__all__ = ["CHOICES", "CallRules", "Choose", "Steer", "Steering", "ToolChoice"]
 
 CHOICES = ("auto", "required", "none")
 MESSAGE_TOKENS = 1024
@@ -40,18 +40,18 @@ class Steer(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class HeldTo:
+class CallRules:
     """Calls that one message may or must make.
 
     Attributes:
         choice: "auto", "required", "none" or the name of a tool.
         allowed: names of the tools that it may call; None for all.
-        most_calls: calls of the message, where those are fewer than the agent allows: a step of a sequence is one.
+        max_calls: calls of the message, where those are fewer than the agent allows: a step of a sequence is one.
     """
 
     choice: str = "auto"
     allowed: frozenset[str] | None = None
-    most_calls: int | None = None
+    max_calls: int | None = None
 
     @property
     def must_call(self) -> bool:
@@ -128,7 +128,7 @@ class Steering:
                 "leave one of them out"
             )
 
-    def next(self, given: str, done: Sequence[str], called: bool, last: bool) -> HeldTo:
+    def next(self, given: str, done: Sequence[str], called: bool, last: bool) -> CallRules:
         """Rules for the next message.
 
         Args:
@@ -139,19 +139,19 @@ class Steering:
         """
         missing = self.missing(done)
         if missing:
-            return HeldTo("required", missing, None if isinstance(self.required, AbstractSet) else 1)
+            return CallRules("required", missing, None if isinstance(self.required, AbstractSet) else 1)
         allowed = None if self.allowed_tools is None else frozenset(self.allowed_tools)
         if isinstance(self.tool_choice, str) and called:
             given = "none" if given == "none" else "auto"
         if self.final_tool is None:
-            return HeldTo(given, allowed)
+            return CallRules(given, allowed)
         if last:
-            return HeldTo(self.final_tool)
-        return HeldTo("required" if given in CHOICES else given, allowed)
+            return CallRules(self.final_tool)
+        return CallRules("required" if given in CHOICES else given, allowed)
 
-    def is_final(self, call: CallRequest, held: HeldTo) -> bool:
+    def is_final(self, call: CallRequest, rules: CallRules) -> bool:
         """Returns whether this call may end the turn, so that no other one follows it."""
-        return call.name == self.final_tool and call.error is None and held.allows(call.name)
+        return call.name == self.final_tool and call.error is None and rules.allows(call.name)
 
     def answer(self, calls: Iterable[CallRecord]) -> Any:
         """Result of the first successful call of the final tool, or its arguments if that is None; else MISSING."""

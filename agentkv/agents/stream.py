@@ -17,7 +17,7 @@ from .events import ApprovalAsked, Event, Finished, ReasoningDelta, TextDelta
 
 if TYPE_CHECKING:
     from .._types.run import Run
-    from .tool_runner import Ask, Emit, Unheard
+    from .tool_runner import Ask, Emit, IsUnread
     from .turn import Turn
 
 Out_co = TypeVar("Out_co", covariant=True)
@@ -39,7 +39,7 @@ class AgentStream(Generic[Out_co]):
 
     def __init__(
         self,
-        begin: Callable[[Emit, Ask, Unheard], Awaitable[Turn[Out_co]]],
+        begin: Callable[[Emit, Ask, IsUnread], Awaitable[Turn[Out_co]]],
         play: Callable[[Turn[Out_co]], Awaitable[Run[Out_co]]],
         approve: Approve | None,
         waits: bool,
@@ -64,7 +64,7 @@ class AgentStream(Generic[Out_co]):
     async def __aenter__(self) -> AgentStream[Out_co]:
         if self._group is not None:
             raise AgentKVError("this stream was entered before; call `agent.stream` again for another turn")
-        self._turn = turn = await self._begin(self._tell, self._ask, self._unheard)
+        self._turn = turn = await self._begin(self._tell, self._ask, self._is_unread)
         self._send, self._receive = anyio.create_memory_object_stream[Event](_AHEAD)
         self._group = await self._together.__aenter__()
         self._group.start_soon(self._take, turn)
@@ -141,7 +141,7 @@ class AgentStream(Generic[Out_co]):
         elif self._waits and isinstance(event, TextDelta | ReasoningDelta):
             await self._back.wait()
 
-    def _unheard(self, event: Event) -> bool:
+    def _is_unread(self, event: Event) -> bool:
         return any(pending is event for pending in self._pending)
 
     async def _show(self, asked: ApprovalAsked) -> str | None:

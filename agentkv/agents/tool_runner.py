@@ -21,7 +21,7 @@ from .._types.show import safe_str
 from .events import ApprovalAsked, CallFinished, CallStarted, Event, Retried
 from .parameters import InvalidArguments
 from .run_context import RunContext
-from .steering import HeldTo
+from .steering import CallRules
 from .tool import Retry, Tool
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ ERROR = '{"error": '
 """Beginning of the text of an error."""
 
 
-class TooLong(Exception):
+class ResultTooLong(Exception):
     """A result of more tokens than its tool allows. The message is in words for the model."""
 
 
@@ -66,7 +66,7 @@ def bounded(text: str, most: int, on_long: OnLong, tokenizer: Tokenizer) -> str:
     if len(tokens) <= most:
         return text
     if on_long == "refuse":
-        raise TooLong(f"the result has {len(tokens)} tokens, and {most} are allowed; ask for less")
+        raise ResultTooLong(f"the result has {len(tokens)} tokens, and {most} are allowed; ask for less")
     mark = f" ... [cut: {len(tokens)} tokens, {most} allowed]"
     if len(tokenizer.encode(mark, parse_special=False)) >= most:
         mark = ""
@@ -97,7 +97,7 @@ def _spellable(text: str) -> str:
 Emit = Callable[[Event], Awaitable[None]]
 Ask = Callable[[ApprovalAsked], Awaitable[str | None]]  # None, or why the call is denied
 
-Unheard = Callable[[Event], bool]  # whether the reader has not received this emitted event
+IsUnread = Callable[[Event], bool]  # whether the reader has not received this emitted event
 
 _LONG = 8192  # characters of a result above which it is tokenized in a thread
 
@@ -106,7 +106,7 @@ async def ignore_event(event: Event) -> None:
     """Drops the event: the listener of turns that nobody listens to."""
 
 
-def _heard_at_once(event: Event) -> bool:
+def _never_unread(event: Event) -> bool:
     return False
 
 
@@ -125,9 +125,9 @@ class ToolEnvironment:
         tokenizer: counts the tokens of results.
         emit: sends an event to the turn's listener.
         ask: has a person decide on a call.
-        unheard: returns whether the listener has not received an emitted event.
+        is_unread: returns whether the listener has not received an emitted event.
         observe: sends an event to the observers of the Context.
-        held: rules for the message that makes the calls.
+        rules: rules for the message that makes the calls.
     """
 
     tools: Mapping[str, Tool[Any, ..., Any]]
@@ -136,12 +136,12 @@ class ToolEnvironment:
     tokenizer: Tokenizer
     emit: Emit
     ask: Ask
-    unheard: Unheard = _heard_at_once
+    is_unread: IsUnread = _never_unread
     observe: Callable[[Event], None] = field(default=_unobserved, kw_only=True)
-    held: HeldTo = field(default=HeldTo(), kw_only=True)
+    rules: CallRules = field(default=CallRules(), kw_only=True)
 
     @property
-    def heard(self) -> bool:
+    def has_listener(self) -> bool:
         """Whether the turn has an event listener."""
         return self.emit is not ignore_event
 
@@ -162,11 +162,11 @@ class _CallEnded(Exception):
 class ToolCallRunner:
     """One call of a turn. `record` is its outcome, set when `run` ends, however that ends."""
 
-    def __init__(self, desk: ToolEnvironment, request: CallRequest, repeats: str | None = None) -> None:
+    def __init__(self, environment: ToolEnvironment, request: CallRequest, repeats: str | None = None) -> None:
         """`repeats`: text for the model in place of the result of a repeated call, which then does not run."""
-        self._desk = desk
+        self._environment = environment
         self._repeats = repeats
-        self._tool = desk.tools.get(request.name)
+        self._tool = environment.tools.get(request.name)
         self._began = anyio.current_time()
         self._attempts = 0
         self._called = 0  # attempts that called the function
@@ -207,20 +207,22 @@ class ToolCallRunner:
         except BaseException:
             self.record = self._ended("cancelled", "its turn ended before it did")
             raise
-        await self._desk.tell(CallFinished(self.record))
+        await self._environment.tell(CallFinished(self.record))
         if self.record.status in ("failed", "timeout") and self._tool is not None and self._tool.on_error == "raise":
             raise ToolFailed(f"tool {self.request.name} failed: {self.record.error}") from failure
 
     def _checked(self) -> tuple[Tool[Any, ..., Any], dict[str, Any]]:
-        request, held = self.request, self._desk.held
+        request, rules = self.request, self._environment.rules
         if self._repeats is not None:
             raise _CallEnded("repeated", self._repeats)
         if request.error is not None:
             raise _CallEnded("invalid", request.error)
         if self._tool is None:
-            raise _CallEnded("invalid", f"unknown tool {request.name}; the tools are {', '.join(self._desk.tools)}")
-        if not held.allows(request.name):
-            may = ", ".join(filter(held.allows, self._desk.tools)) or "none"
+            raise _CallEnded(
+                "invalid", f"unknown tool {request.name}; the tools are {', '.join(self._environment.tools)}"
+            )
+        if not rules.allows(request.name):
+            may = ", ".join(filter(rules.allows, self._environment.tools)) or "none"
             raise _CallEnded("invalid", f"{request.name} may not be called now; of the tools {may} may")
         try:
             return self._tool, self._tool.checked(request.arguments)
@@ -231,33 +233,33 @@ class ToolCallRunner:
 
     async def _approved(self, tool: Tool[Any, ..., Any]) -> None:
         if tool.approve:
-            asked = ApprovalAsked(self.request)
-            self._desk.observe(asked)
-            denied = await self._desk.ask(asked)
+            event = ApprovalAsked(self.request)
+            self._environment.observe(event)
+            denied = await self._environment.ask(event)
             if denied is not None:
                 raise _CallEnded("denied", f"denied: {denied}")
 
     async def _result(self, tool: Tool[Any, ..., Any], arguments: dict[str, Any]) -> tuple[Any, str]:
-        await self._desk.tell(CallStarted(self.request))
+        await self._environment.tell(CallStarted(self.request))
         while True:
             self._attempts += 1
             try:
                 result = await self._attempt(tool, arguments)
             except Retry as retry:
                 why = await self._bounded(safe_str(retry) or "try again", "cut")
-                await self._desk.tell(Retried(tool.name, why, self._attempts))
+                await self._environment.tell(Retried(tool.name, why, self._attempts))
                 raise _CallEnded("retry", why) from retry
             except Exception as error:
                 why = await self._bounded(_described(error), "cut")
                 if self._attempts > tool.retries:
                     raise _CallEnded("timeout" if isinstance(error, _TimedOut) else "failed", why) from error
-                await self._desk.tell(Retried(tool.name, why, self._attempts))
+                await self._environment.tell(Retried(tool.name, why, self._attempts))
             else:
                 return result, await self._content(tool, result)
             await anyio.sleep(tool.backoff * 2 ** (self._attempts - 1))
 
     async def _attempt(self, tool: Tool[Any, ..., Any], arguments: dict[str, Any]) -> Any:
-        context = replace(self._desk.context, call=self.request, attempt=self._attempts)
+        context = replace(self._environment.context, call=self.request, attempt=self._attempts)
         call = partial(tool.function, *([context] if tool.takes_context else []), **arguments)
         called = self._called
         task = anyio.get_current_task().id
@@ -280,18 +282,18 @@ class ToolCallRunner:
         raise _TimedOut(f"it took longer than {tool.timeout:g} s{waited}")
 
     async def _in_thread(self, call: Callable[[], Any]) -> Any:
-        place = await self._desk.threads.place()
+        slot = await self._environment.threads.acquire()
         self._called += 1
         try:
-            (result,) = await place.run(partial(_in_tuple, call))  # trio takes no coroutine from a thread
+            (result,) = await slot.run(partial(_in_tuple, call))  # trio takes no coroutine from a thread
         finally:
-            self._called -= place.given_up
+            self._called -= slot.skipped
         return await result if inspect.isawaitable(result) else result
 
     async def _content(self, tool: Tool[Any, ..., Any], result: object) -> str:
         try:
             return await self._bounded(text_of_result(result), tool.on_long)
-        except TooLong as error:
+        except ResultTooLong as error:
             raise _CallEnded("failed", str(error)) from error
         except Exception as error:  # it has no JSON form, and would have none if the function were called again
             raise _CallEnded("failed", _described(error)) from error
@@ -300,7 +302,7 @@ class ToolCallRunner:
         most = None if self._tool is None else self._tool.max_result_tokens
         if most is None:
             return text
-        cut = partial(bounded, text, most, on_long, self._desk.tokenizer)
+        cut = partial(bounded, text, most, on_long, self._environment.tokenizer)
         return cut() if len(text) <= _LONG else await to_thread.run_sync(cut, abandon_on_cancel=True)
 
     def _ended(self, status: CallStatus, why: str) -> CallRecord:

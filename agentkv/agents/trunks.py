@@ -74,5 +74,5 @@ async def _prompt(agent: Agent[Any, Any], context: Context, definitions: Definit
     """Prefills a new branch with the system prompt and the tools, as far as they precede every question."""
     switches = template_switches(agent.thinking, core_of(context).chat.tokenizer.template_variables)
     template = {**switches, **(agent.template or {})}
-    made = await core_of(context).chat.encoder.opening(agent.instructions, definitions or None, template or None)
-    return await prompted_branch(core_of(context), made, None)
+    update = await core_of(context).chat.encoder.opening(agent.instructions, definitions or None, template or None)
+    return await prompted_branch(core_of(context), update, None)

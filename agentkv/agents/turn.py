@@ -30,7 +30,7 @@ from .call_decision import call_probability
 from .events import Finished, Retried, RolledBack
 from .repeats import Repeats, echoes_note
 from .reply import EndOfCalls, MessageReply
-from .steering import HeldTo, Steering, checked_choice
+from .steering import CallRules, Steering, checked_choice
 from .tool_runner import ERROR, ToolCallRunner, ToolEnvironment
 
 if TYPE_CHECKING:
@@ -49,15 +49,15 @@ Out = TypeVar("Out")
 class Round(Generic[Out]):
     """A round in progress, on the branch that its turn leases."""
 
-    def __init__(self, turn: Turn[Out], held: Branch) -> None:
+    def __init__(self, turn: Turn[Out], branch: Branch) -> None:
         self._turn = turn
         self._agent = turn.agent
-        self._held = held
-        self._start = len(held)
-        self._conversation = handle_of(held).state.conversation
+        self._branch = branch
+        self._start = len(branch)
+        self._conversation = handle_of(branch).state.conversation
         ended = tuple(call.finished for call in turn.calls)
-        self._context = replace(turn.desk.context, calls=ended, _asked_at=self._start)
-        self._desk = replace(turn.desk, context=self._context)
+        self._context = replace(turn.environment.context, calls=ended, _asked_at=self._start)
+        self._environment = replace(turn.environment, context=self._context)
         self._calls: list[ToolCallRunner] = []  # of the message
         self._begun: set[ToolCallRunner] = set()
         self._is_over = False  # the final tool was called
@@ -75,7 +75,7 @@ class Round(Generic[Out]):
         self._turn.rounds += 1
         if self._agent.before_round is not None:
             await maybe_await(self._agent.before_round(self._context))
-        self._desk = replace(self._desk, held=await self._steered())
+        self._environment = replace(self._environment, rules=await self._steered())
         try:
             return await self._answered()
         except BaseException as error:
@@ -97,7 +97,7 @@ class Round(Generic[Out]):
             try:
                 self._check_called(reply.message.content)
                 output = self._agent.answers.read(
-                    reply.message.content, handle_of(self._held).core.chat.format, bool(self._desk.tools)
+                    reply.message.content, handle_of(self._branch).core.chat.format, bool(self._environment.tools)
                 )
             except OutputInvalid as error:
                 if attempt > self._agent.output_retries:
@@ -115,7 +115,7 @@ class Round(Generic[Out]):
     async def _reply(self, attempt: int) -> MessageReply:
         """Generates the model's message, and returns it once all of its calls have ended."""
         async with FirstErrorGroup() as group:
-            reply = MessageReply(self._turn, self._held, self._desk.held, attempt)
+            reply = MessageReply(self._turn, self._branch, self._environment.rules, attempt)
             await reply.read(lambda call, whole: self._written(call, whole, group))
             self._calls_are_open = bool(self._calls)
             for call in self._calls:
@@ -137,13 +137,13 @@ class Round(Generic[Out]):
         request = CallRequest(
             name, parsed.name, parsed.arguments or {}, parsed.error or self._one_too_many(), parsed.rescued
         )
-        call = ToolCallRunner(self._desk, request, self._turn.repeats.why_not(request))
+        call = ToolCallRunner(self._environment, request, self._turn.repeats.why_not(request))
         self._turn.repeats.write(call)
         self._calls.append(call)
         self._turn.calls.append(call)
         if call.begins_early:
             self._begin(call, group)
-        if self._turn.steering.is_final(request, self._desk.held):
+        if self._turn.steering.is_final(request, self._environment.rules):
             self._is_over = True
             if not whole:
                 raise EndOfCalls(len(self._calls))
@@ -171,22 +171,22 @@ class Round(Generic[Out]):
         """Extends the branch by the results, in the order of the calls."""
         records = [call.finished for call in self._calls]
         self._calls_are_open = False
-        await self._held.extend(
+        await self._branch.extend(
             [{"role": "tool", "name": r.name, "tool_call_id": r.id, "content": r.content} for r in records]
         )
 
-    async def _steered(self) -> HeldTo:
+    async def _steered(self) -> CallRules:
         """Rules for the round's message, after its `tool_choice` function and `call_threshold`."""
         given = self._turn.steering.tool_choice
         if callable(given):
-            given = checked_choice(await maybe_await(given(self._context)), self._desk.tools)
-        held = self._turn.held(given)
+            given = checked_choice(await maybe_await(given(self._context)), self._environment.tools)
+        rules = self._turn.rules_for(given)
         threshold = self._agent.call_threshold
-        if threshold is None or held.choice != "auto" or not self._desk.tools or self._turn.calls:
-            return held
-        self._probability = await call_probability(self._held)
+        if threshold is None or rules.choice != "auto" or not self._environment.tools or self._turn.calls:
+            return rules
+        self._probability = await call_probability(self._branch)
         refused = self._probability is not None and self._probability < threshold
-        return replace(held, choice="none") if refused else held
+        return replace(rules, choice="none") if refused else rules
 
     def _check_repeats(self) -> None:
         """Raises RepeatedCall where the model repeats a call more than `max_repeats` times."""
@@ -201,27 +201,27 @@ class Round(Generic[Out]):
 
     def _check_called(self, text: str) -> None:
         """Raises OutputInvalid for a message without a call where one is required, and no grammar constrained it."""
-        if self._desk.held.must_call:
+        if self._environment.rules.must_call:
             raise OutputInvalid("the message makes no call, but it must", text)
 
     def _warn_of_text(self, text: str) -> None:
         """Adds a warning where the answer looks like a call."""
-        name = shown_call(text) if self._desk.tools else None
+        name = shown_call(text) if self._environment.tools else None
         if name is None:
             return
         help_is = "docs: My model does not call my tools"
-        if name in self._desk.tools:
+        if name in self._environment.tools:
             what = f"the answer shows a call of {name} as text, which was not run ({help_is})"
         else:
             what = f"the answer shows a call of {name}, which is no tool of the agent ({help_is})"
         self._turn.warnings.append(what)
-        log.warning(what, branch=self._held.id)
+        log.warning(what, branch=self._branch.id)
 
     async def _ask_again(self, why: str, attempt: int) -> None:
-        await self._desk.tell(Retried("output", why, attempt))
-        self._turn.taken_back += len(self._held) - self._start
-        await self._held.rollback(self._start)
-        await self._desk.tell(RolledBack(self._start, why))
+        await self._environment.tell(Retried("output", why, attempt))
+        self._turn.taken_back += len(self._branch) - self._start
+        await self._branch.rollback(self._start)
+        await self._environment.tell(RolledBack(self._start, why))
 
 
 ANSWER_NOW = "Now answer my question in words."
@@ -239,7 +239,7 @@ class Turn(Generic[Out]):
         steering: rules for its messages.
         tools: tools of the turn.
         definitions: their definitions for the prompt.
-        desk: services that its calls share.
+        environment: services that its calls share.
         repeats: detects repeated calls.
         calls: calls of the model, in the order written.
         warnings: problems that did not fail the turn.
@@ -251,15 +251,17 @@ class Turn(Generic[Out]):
         failed: record of a turn that ended early; an empty one otherwise.
     """
 
-    def __init__(self, agent: Agent[Any, Out], branch: Branch, desk: ToolEnvironment, steering: Steering) -> None:
+    def __init__(
+        self, agent: Agent[Any, Out], branch: Branch, environment: ToolEnvironment, steering: Steering
+    ) -> None:
         self.agent = agent
         self.steering = steering
-        self.tools = tuple(desk.tools.values())
+        self.tools = tuple(environment.tools.values())
         self.definitions = agent.answers.definitions(self.tools)
         self.repeats = Repeats()
         self._observers = handle_of(branch).core.observers
-        self._info = TurnInfo(branch.id, agent.instructions, list(desk.tools))
-        self.desk = replace(desk, observe=partial(self._observers.turn_told, self._info))
+        self._info = TurnInfo(branch.id, agent.instructions, list(environment.tools))
+        self.environment = replace(environment, observe=partial(self._observers.turn_told, self._info))
         self.calls: list[ToolCallRunner] = []
         self.warnings: list[str] = []
         self.rounds = 0
@@ -272,60 +274,60 @@ class Turn(Generic[Out]):
         self._began = anyio.current_time()
         self._start = 0  # messages of the branch before the turn
         self._done_before: list[str] = []  # tools called since the question, by turns that ended early
-        self._hold: TurnLease | None = None
+        self._lease: TurnLease | None = None
         self._useful: tuple[Mark, int] | None = None  # after the last calls that ran, with `_stays` at that point
         self._was_asked = False  # for the answer, near the end of the turn
 
     async def run(self, prompt: Prompt | None, keep: bool) -> Run[Out]:
         """Runs the whole turn. A turn that ends early rolls the branch back, unless `keep`."""
 
-        async def rounds(held: Branch) -> Run[Out]:
+        async def rounds(branch: Branch) -> Run[Out]:
             if prompt is None:
-                self._go_on(held)
+                self._go_on(branch)
             else:
-                await held.extend(prompt)
+                await branch.extend(prompt)
             while True:
-                step = await self._round(held)
+                step = await self._round(branch)
                 if step.done:
-                    return self._so_far(held, step.output)
+                    return self._so_far(branch, step.output)
 
         return await self._transaction(rounds, keep, Finished)
 
     async def step(self, keep: bool) -> Step[Out]:
         """Runs one round. A round that ends early rolls the branch back, unless `keep`."""
 
-        async def one(held: Branch) -> Step[Out]:
-            self._go_on(held)
-            return await self._round(held)
+        async def one(branch: Branch) -> Step[Out]:
+            self._go_on(branch)
+            return await self._round(branch)
 
         return await self._transaction(one, keep)
 
-    def held(self, choice: str) -> HeldTo:
+    def rules_for(self, choice: str) -> CallRules:
         """Rules for the next message, given the turn's `choice` ("auto", "required", "none" or the name of a tool)."""
-        held = self._asked_for(choice)
-        return replace(held, choice="none") if held.choice == "auto" and self._was_asked else held
+        rules = self._asked_for(choice)
+        return replace(rules, choice="none") if rules.choice == "auto" and self._was_asked else rules
 
-    def _asked_for(self, choice: str) -> HeldTo:
+    def _asked_for(self, choice: str) -> CallRules:
         done = [call.finished.name for call in self.calls if call.finished.status == "done"]
         last = self.repeats.stuck or self.rounds == self.agent.max_rounds
         return self.steering.next(choice, [*self._done_before, *done], bool(self.calls), last)
 
-    async def _round(self, held: Branch) -> Step[Out]:
+    async def _round(self, branch: Branch) -> Step[Out]:
         """Runs one round. Where one more with calls would end the turn, asks the model for its answer first."""
         may_answer = not callable(self.steering.tool_choice) and self._asked_for("auto").choice == "auto"
         if self._is_near_end and may_answer and not self._was_asked:
             self._was_asked = True
-            await self._ask_for_answer(held)
-        before = held.mark()
-        step = await Round(self, held).run()
+            await self._ask_for_answer(branch)
+        before = branch.mark()
+        step = await Round(self, branch).run()
         if step.done and self._echoes(step.text):
             if may_answer and not self._was_asked:
-                return await self._answer_anew(held, before)
+                return await self._answer_anew(branch, before)
             self.warnings.append(
                 "the answer repeats what stands in place of a result; see docs: My model does not call"
             )
         if not self.repeats.stuck:
-            self._useful = held.mark(), self._stays
+            self._useful = branch.mark(), self._stays
         return step
 
     def _echoes(self, text: str) -> bool:
@@ -336,29 +338,29 @@ class Turn(Generic[Out]):
         faults = (record.content.strip().casefold() for record in records if record.status == "invalid")
         return any(fault and fault in text.casefold() for fault in faults)
 
-    async def _answer_anew(self, held: Branch, before: Mark) -> Step[Out]:
+    async def _answer_anew(self, branch: Branch, before: Mark) -> Step[Out]:
         """Rolls back an answer that only repeats a note, and asks for another."""
-        self.taken_back += len(held) - before.length
-        await held.rollback(before)
-        await self.desk.tell(RolledBack(before.length, _ECHO))
+        self.taken_back += len(branch) - before.length
+        await branch.rollback(before)
+        await self.environment.tell(RolledBack(before.length, _ECHO))
         self._was_asked = True
-        await self._ask_for_answer(held)
-        return await self._round(held)
+        await self._ask_for_answer(branch)
+        return await self._round(branch)
 
     @property
     def _is_near_end(self) -> bool:
         stuck = self.repeats.stuck and self.repeats.times >= self.agent.max_repeats > 0
         return stuck or (bool(self.calls) and self.rounds + 1 == self.agent.max_rounds)
 
-    async def _ask_for_answer(self, held: Branch) -> None:
+    async def _ask_for_answer(self, branch: Branch) -> None:
         """Rolls back messages that only repeat calls, as a model hardly answers after them, and asks for the answer."""
         if self.repeats.stuck and self._useful is not None:
             mark, stayed = self._useful
             with suppress(InvalidRollback):  # where room was made since, the messages are those that are left
-                await held.rollback(mark)
+                await branch.rollback(mark)
                 self.taken_back += self._stays - stayed
-                await self.desk.tell(RolledBack(mark.length, "the same calls were made again"))
-        await held.extend([{"role": "user", "content": ANSWER_NOW}])
+                await self.environment.tell(RolledBack(mark.length, "the same calls were made again"))
+        await branch.extend([{"role": "user", "content": ANSWER_NOW}])
 
     @property
     def _stays(self) -> int:
@@ -370,50 +372,52 @@ class Turn(Generic[Out]):
         called = Counter(call.request.name for call in self.calls)
         calls = ", ".join(f"{name} {count}x" for name, count in called.items()) or "none"
         rounds = f"{self.rounds} round{'s' * (self.rounds != 1)}"
-        told = f"{rounds}, {self.generated} tokens, calls: {calls}"
-        return kind(f"{what} ({told}); {advice or f'pass a larger {limit} to the agent'}", limit)
+        work = f"{rounds}, {self.generated} tokens, calls: {calls}"
+        return kind(f"{what} ({work}); {advice or f'pass a larger {limit} to the agent'}", limit)
 
-    def _go_on(self, held: Branch) -> None:
+    def _go_on(self, branch: Branch) -> None:
         """Collects the calls since the question on the branch. Raises InvalidInput where the branch has no question."""
-        _check_asked(held)
-        for message in reversed(held.messages):
+        _check_asked(branch)
+        for message in reversed(branch.messages):
             if message.role == "user":
                 break
             if message.role == "tool" and message.name is not None and not message.content.startswith(ERROR):
                 self._done_before.insert(0, message.name)
 
     async def _transaction(
-        self, work: Callable[[Branch], Awaitable[T]], keep: bool, told: Callable[[T], Event] | None = None
+        self, work: Callable[[Branch], Awaitable[T]], keep: bool, to_event: Callable[[T], Event] | None = None
     ) -> T:
         self.keeps = keep
         self._observers.turn_began(self._info)
         try:
-            result = await self._held(work, keep, told)
+            result = await self._leased(work, keep, to_event)
         except BaseException as error:
             self._observers.turn_ended(self._info, self.rounds, error)
             raise
         self._observers.turn_ended(self._info, self.rounds, None)
         return result
 
-    async def _held(self, work: Callable[[Branch], Awaitable[T]], keep: bool, told: Callable[[T], Event] | None) -> T:
+    async def _leased(
+        self, work: Callable[[Branch], Awaitable[T]], keep: bool, to_event: Callable[[T], Event] | None
+    ) -> T:
         try:
             async with TurnLease(handle_of(self._branch), keep=keep) as handle:
-                held = Branch(handle)
-                self._start, self._hold = len(held.messages), handle.lease
+                branch = Branch(handle)
+                self._start, self._lease = len(branch.messages), handle.lease
                 try:
-                    result = await self._in_time(work(held))
-                    if told is not None:
-                        await self.desk.tell(told(result))
+                    result = await self._in_time(work(branch))
+                    if to_event is not None:
+                        await self.environment.tell(to_event(result))
                     return result
                 except BaseException as error:
-                    self.failed = self._so_far(held)
+                    self.failed = self._so_far(branch)
                     if isinstance(error, Exception):
                         with suppress(Exception):  # one of the user's that takes no attributes
                             error.run = self.failed  # type: ignore[attr-defined]
                     raise
         except Exception as error:
             if not keep:
-                await self.desk.tell(RolledBack(len(self._branch), safe_str(error)))
+                await self.environment.tell(RolledBack(len(self._branch), safe_str(error)))
             raise
 
     async def _in_time(self, work: Awaitable[T]) -> T:
@@ -424,12 +428,12 @@ class Turn(Generic[Out]):
             f"the turn took longer than {seconds:g} s", "max_seconds", "pass a larger max_seconds, or ask for less"
         )
 
-    def _so_far(self, held: Branch, output: Any = MISSING) -> Run[Out]:
+    def _so_far(self, branch: Branch, output: Any = MISSING) -> Run[Out]:
         return Run(
             text=self.text,
             calls=tuple(call.record for call in self.calls if call.record is not None),
-            messages=tuple(held.messages[self._start - (self._hold.n_messages_dropped if self._hold else 0) :]),
-            usage=Usage(max(len(held) - self._stays, 0), self.generated),
+            messages=tuple(branch.messages[self._start - (self._lease.n_messages_dropped if self._lease else 0) :]),
+            usage=Usage(max(len(branch) - self._stays, 0), self.generated),
             rounds=self.rounds,
             seconds=anyio.current_time() - self._began,
             _output=output,
@@ -437,11 +441,11 @@ class Turn(Generic[Out]):
         )
 
 
-def _check_asked(held: Branch) -> None:
+def _check_asked(branch: Branch) -> None:
     """Raises InvalidInput for a branch whose last message asks nothing: no template has the model reply there."""
-    conversation = handle_of(held).state.conversation
-    if conversation.begun and not conversation.opened and len(held) <= conversation.end:
+    conversation = handle_of(branch).state.conversation
+    if conversation.begun and not conversation.awaits_reply and len(branch) <= conversation.end:
         role = conversation.entries[-1].message["role"] if conversation.entries else None
         ends = f"ends with a message of the {role}, which asks nothing" if role else "holds no question"
         raise InvalidInput(f"the branch {ends}; pass a prompt, or extend the branch by a user's message first")
-    handle_of(held).check_started("an agent's turn")
+    handle_of(branch).check_started("an agent's turn")

@@ -63,7 +63,7 @@ class ConstraintDriver:
                 self._rules[job] = rule
                 self._states[job] = rule.begin()
             state = self._states[job]
-            state.say(said)
+            state.advance(said)
             if state.complete:
                 return [], [], True, ""
             forced = state.forced(most)
@@ -75,7 +75,7 @@ class ConstraintDriver:
 
     def _fill(self, job: int, tokens: list[int], parents: list[int], masks: Masks) -> str:
         try:
-            self._states[job].fill(tokens, parents, masks)
+            self._states[job].fill_masks(tokens, parents, masks)
         except BaseException as error:
             return _reason(error)
         return ""
@@ -100,33 +100,33 @@ class ConstraintCompiler:
         self._known: weakref.WeakValueDictionary[object, PythonConstraint] = weakref.WeakValueDictionary()
         self._recent: OrderedDict[object, PythonConstraint] = OrderedDict()
 
-    def of_generation(
+    def for_generation(
         self, engine: StepEngine, branch: int, description: Description | None
     ) -> PythonConstraint | None:
         """Compiled constraint for a generation that begins on the branch; None without one. On the engine's thread."""
         if isinstance(description, Thought):
-            description = self.going_on(engine, branch, description)
-        return None if description is None else self.native(description)
+            description = self.continued_thought(engine, branch, description)
+        return None if description is None else self.compile(description)
 
-    def going_on(self, engine: StepEngine, branch: int, thought: Thought) -> Description | None:
+    def continued_thought(self, engine: StepEngine, branch: int, thought: Thought) -> Description | None:
         """Constraint for a generation that may continue a message.
 
         For a message that was cut short, the `thought` under which its first part was generated. For a message begun
         otherwise that is past its thought, the constraint on the answer alone.
         """
-        begun = next((each for each in thought.beginnings if self.goes_on(engine, branch, each)), None)
-        return begun or (thought.held if thought.is_over else thought)
+        begun = next((each for each in thought.beginnings if self.is_continued(engine, branch, each)), None)
+        return begun or (thought.constraint if thought.is_over else thought)
 
-    def goes_on(self, engine: StepEngine, branch: int, description: Description) -> bool:
+    def is_continued(self, engine: StepEngine, branch: int, description: Description) -> bool:
         """Returns whether a generation under this description would continue the branch's last output."""
         native = self._known.get(description)
         return native is not None and engine.goes_on(branch, native)
 
-    def known(self, description: Description) -> bool:
-        """Returns whether the description has been compiled, so that `native` is immediate."""
+    def is_compiled(self, description: Description) -> bool:
+        """Returns whether the description has been compiled, so that `compile` is immediate."""
         return _key(description) in self._known
 
-    def native(self, description: Description) -> PythonConstraint:
+    def compile(self, description: Description) -> PythonConstraint:
         """The description as an engine constraint, one object for equal descriptions. Compiles it the first time.
 
         Raises InvalidInput with llguidance's reason.
@@ -139,7 +139,7 @@ class ConstraintCompiler:
         if native is None:
             rule = self.compiled(description)  # without the lock: it may take long, and lets other threads run
             with self._lock:
-                native = self._known.get(key) or self.wrapped(preview(description), rule)
+                native = self._known.get(key) or self.as_native(preview(description), rule)
         with self._lock:
             self._known[key] = native
         with self._lock:
@@ -185,7 +185,7 @@ class ConstraintCompiler:
                 rule = self._rule(grammar)
             except ValueError as error:
                 raise InvalidInput(f"the grammar of a saved output is none: {error}") from error
-            native = self.wrapped("a saved grammar", rule)
+            native = self.as_native("a saved grammar", rule)
             with self._lock:
                 native = self._restored.setdefault(grammar, native)
         return native
@@ -194,7 +194,11 @@ class ConstraintCompiler:
         """Compiles a description, without the cache. Raises InvalidInput with llguidance's reason."""
         if not isinstance(description, GrammarSource):
             return CustomConstraint(description, frozenset(self.tokenizer.eos_ids), self.vocab_size)
-        held = self.native(description.held).rule if isinstance(description, Thought) and description.held else None
+        held = (
+            self.compile(description.constraint).rule
+            if isinstance(description, Thought) and description.constraint
+            else None
+        )
         try:
             return self._rule(description.grammar, held)
         except ValueError as error:
@@ -206,8 +210,8 @@ class ConstraintCompiler:
         parts = parts_of(grammar)
         if parts is None:
             return GrammarRule(grammar, self._open_vocabulary())
-        if inner is None and parts.held is not None:
-            inner = GrammarRule(parts.held, self._open_vocabulary())
+        if inner is None and parts.constraint is not None:
+            inner = GrammarRule(parts.constraint, self._open_vocabulary())
         return ThinkingRule(parts, self.tokenizer, self._pieces, inner)
 
     @cached_property
@@ -220,7 +224,7 @@ class ConstraintCompiler:
                 self._vocabulary = GrammarVocabulary(self.tokenizer, self.vocab_size)
             return self._vocabulary
 
-    def wrapped(self, name: str, rule: Rule) -> PythonConstraint:
+    def as_native(self, name: str, rule: Rule) -> PythonConstraint:
         """Wraps a rule as an engine constraint."""
         from agentkv_runtime.constraints import PythonConstraint, PythonConstraintDriver
 

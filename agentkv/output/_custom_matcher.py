@@ -35,7 +35,7 @@ class CustomMatcher:
     """Matcher of a user's constraint in one generation.
 
     The object is called on the thread of the step loop only, so each turn collects the masks of all positions that may
-    be sampled; `fill` copies them.
+    be sampled; `fill_masks` copies them.
     """
 
     def __init__(self, constraint: Constraint, eos: frozenset[int], vocab_size: int) -> None:
@@ -45,7 +45,7 @@ class CustomMatcher:
         self._at: tuple[int, ...] = ()  # tokens that the object was advanced by since the last turn
         self._masks: dict[tuple[int, ...], NDArray[np.bool_] | None] = {}  # by path; None: nothing may follow
 
-    def say(self, tokens: list[int]) -> None:
+    def advance(self, tokens: list[int]) -> None:
         """Advances by generated tokens."""
         for token in tokens:
             self._ask("advance", self._constraint.advance, token)
@@ -79,7 +79,7 @@ class CustomMatcher:
             self._look()
         return sorted([*nodes, *walk.ends])
 
-    def fill(self, tokens: list[int], parents: list[int], masks: Masks) -> None:
+    def fill_masks(self, tokens: list[int], parents: list[int], masks: Masks) -> None:
         """Sets the bits of the allowed tokens: row 0 for the current position, row 1 + i after draft node i."""
         paths: list[tuple[int, ...]] = []
         for token, parent in zip(tokens, parents, strict=True):

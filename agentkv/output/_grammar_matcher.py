@@ -54,7 +54,7 @@ class GrammarVocabulary:
         """Tokens that continue a number."""
         return NumberTokens([b"" if i in self.eos else token for i, token in enumerate(self.tokens[: self.size])])
 
-    def spelled(self, tokens: list[int]) -> bytes:
+    def bytes_of(self, tokens: list[int]) -> bytes:
         """Concatenated bytes of tokens."""
         return b"".join(self.tokens[token] for token in tokens)
 
@@ -94,12 +94,12 @@ class GrammarState:
         self._digits = digits  # most digits of a number; None for a grammar without JSON
         self._last = b""  # last bytes of the output, as far back as a number may reach
 
-    def say(self, tokens: list[int]) -> None:
+    def advance(self, tokens: list[int]) -> None:
         """Advances by generated tokens. Raises ConstraintFailed for tokens that the grammar does not allow."""
         if not self.matcher.consume_tokens(tokens):
             raise ConstraintFailed(_reason(self.matcher))
         if self._digits is not None:
-            self._last = (self._last + self._vocabulary.spelled(tokens))[-2 * self._digits - _AROUND_DIGITS :]
+            self._last = (self._last + self._vocabulary.bytes_of(tokens))[-2 * self._digits - _AROUND_DIGITS :]
 
     @property
     def complete(self) -> bool:
@@ -115,7 +115,7 @@ class GrammarState:
         walk = DraftTreeWalk(_MatcherCursor(self.matcher, self._vocabulary), tokens, parents)
         return sorted([*walk.visit(), *walk.ends])
 
-    def fill(self, tokens: list[int], parents: list[int], masks: Masks) -> None:
+    def fill_masks(self, tokens: list[int], parents: list[int], masks: Masks) -> None:
         """Sets the bits of the allowed tokens: row 0 for the current position, row 1 + i after draft node i."""
         self._fill_row(self.matcher, masks, 0, [])
         beyond = _MatcherCursor(self.matcher, self._vocabulary)
@@ -134,7 +134,7 @@ class GrammarState:
             raise ConstraintFailed(_reason(matcher))
         if self._digits is None:
             return
-        left = digits_left(self._last + self._vocabulary.spelled(path), self._digits)
+        left = digits_left(self._last + self._vocabulary.bytes_of(path), self._digits)
         if left is not None:
             self._end_number(matcher, masks[row], left)
 

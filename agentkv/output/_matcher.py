@@ -18,7 +18,7 @@ class ConstraintFailed(Exception):
 class Matcher(Protocol):
     """State of a constraint in one generation. An exception fails that generation only."""
 
-    def say(self, tokens: list[int]) -> None:
+    def advance(self, tokens: list[int]) -> None:
         """Advances by generated tokens."""
 
     @property
@@ -31,7 +31,7 @@ class Matcher(Protocol):
     def allowed(self, tokens: list[int], parents: list[int]) -> list[int]:
         """Nodes of a draft that may follow, with all their ancestors."""
 
-    def fill(self, tokens: list[int], parents: list[int], masks: Masks) -> None:
+    def fill_masks(self, tokens: list[int], parents: list[int], masks: Masks) -> None:
         """Sets the bits of the allowed tokens, uint32 [1 + nodes, words]: row 0 here, row 1 + i after draft node i.
 
         Runs on another thread.

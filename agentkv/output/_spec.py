@@ -35,7 +35,7 @@ def output_to_json(source: GrammarSource[Any] | Constraint | None) -> dict[str, 
         case Regex(pattern=pattern):
             return {"type": "regex", "pattern": pattern}
         case Thought():
-            return {"type": "thinking", "thinking": source.told, "output": output_to_json(source.held)}
+            return {"type": "thinking", "thinking": source.to_json, "output": output_to_json(source.constraint)}
         case Grammar(lark=lark):
             return {"type": "grammar", "lark": lark}
     held = getattr(source, "held", None)  # text of a value under another grammar

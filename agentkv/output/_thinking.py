@@ -65,19 +65,19 @@ class ThinkingRule:
         inside = at.place.stage is place.stage is Stage.INSIDE
         return self._in_budget(At(place, at.spent + inside))
 
-    def spoken(self, said: Sequence[int]) -> list[int]:
-        """The message under this rule that a model without a budget would write as `said`.
+    def spoken(self, tokens: Sequence[int]) -> list[int]:
+        """The message under this rule that a model without a budget would write as `tokens`.
 
         Its thought is cut off and closed, its answer whole.
         """
-        thought = self._markers.size(self._begun, map(self._pieces.__getitem__, said))
+        thought = self._markers.size(self._begun, map(self._pieces.__getitem__, tokens))
         at, made = self.first, list[int]()
-        for token in said[: thought if self._budget != 0 else 0]:
+        for token in tokens[: thought if self._budget != 0 else 0]:
             if at.forced and token != at.forced[0]:
                 break
             made.append(token)
             at = self.step(at, token)
-        return [*made, *at.forced, *said[thought:]]
+        return [*made, *at.forced, *tokens[thought:]]
 
     def permits(self, at: At, token: int) -> bool:
         """Returns whether the thought allows the token."""
@@ -148,10 +148,10 @@ class ThinkingState:
         if rule.answers(self._at.place):
             self._begin_answer([])
 
-    def say(self, tokens: list[int]) -> None:
+    def advance(self, tokens: list[int]) -> None:
         """Advances by generated tokens."""
         if self._inner is not None:
-            self._inner.say(tokens)
+            self._inner.advance(tokens)
         for index, token in enumerate(tokens):
             self._at = self._rule.step(self._at, token)
             if self._inner is None and self._rule.answers(self._at.place):
@@ -161,7 +161,7 @@ class ThinkingState:
         assert self._rule.inner is not None
         self._inner = self._rule.inner.begin()
         if said:
-            self._inner.say(said)
+            self._inner.advance(said)
 
     @property
     def complete(self) -> bool:
@@ -181,12 +181,12 @@ class ThinkingState:
             return nodes
         return sorted(set(nodes).intersection(self._inner.allowed(tokens, parents)))
 
-    def fill(self, tokens: list[int], parents: list[int], masks: Masks) -> None:
+    def fill_masks(self, tokens: list[int], parents: list[int], masks: Masks) -> None:
         """Sets the bits of the allowed tokens: row 0 for the current position, row 1 + i after draft node i."""
         if self._inner is None:
             masks[:] = self._rule.anything
         else:
-            self._inner.fill(tokens, parents, masks)
+            self._inner.fill_masks(tokens, parents, masks)
         for row, at in enumerate([self._at, *self._places(tokens, parents)]):
             if at is not None:
                 self._fill_row(at, masks[row : row + 1])
@@ -198,7 +198,7 @@ class ThinkingState:
             return
         if self._inner is None and self._rule.answers(at.place) and self._rule.inner is not None:
             mask[:] = 0
-            self._rule.inner.begin().fill([], [], mask)
+            self._rule.inner.begin().fill_masks([], [], mask)
         for token in self._rule.forbidden(at):
             mask[0, token // 32] &= ~(1 << token % 32) & 0xFFFFFFFF
 

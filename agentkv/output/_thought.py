@@ -22,23 +22,22 @@ class Thought(GrammarSource[Any]):
         budget: reasoning tokens after which the thought is closed; 0 for no reasoning, None for any number.
         markers: texts around the reasoning.
         begun: position in the message at the end of the prompt.
-        held: constraint, None for free text. A MessageGrammar covers the thought, any other grammar only the answer
-            after it.
+        constraint: None for free text. A MessageGrammar covers the thought, any other grammar only the answer after it.
     """
 
     budget: int | None
     markers: Markers
     begun: Place
-    held: GrammarSource[Any] | None
+    constraint: GrammarSource[Any] | None
 
     @property
     def grammar(self) -> str:
         """The description as text, which `parts_of` reads."""
-        held = None if self.held is None else self.held.grammar
-        return f"{_KEY}{json.dumps({**self.told, 'held': held})}}}"
+        constraint = None if self.constraint is None else self.constraint.grammar
+        return f"{_KEY}{json.dumps({**self.to_json, 'held': constraint})}}}"
 
     @property
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """JSON of the description, without the constraint."""
         return {
             "budget": self.budget,
@@ -51,7 +50,7 @@ class Thought(GrammarSource[Any]):
     @property
     def in_message(self) -> bool:
         """Whether the constraint covers the thought: free text, or a MessageGrammar."""
-        return self.held is None or isinstance(self.held, MessageGrammar)
+        return self.constraint is None or isinstance(self.constraint, MessageGrammar)
 
     @property
     def is_over(self) -> bool:
@@ -65,7 +64,7 @@ class Thought(GrammarSource[Any]):
 
     def read(self, text: str) -> Any:
         """Parses the text after the thought."""
-        return text if self.held is None else self.held.read(text)
+        return text if self.constraint is None else self.constraint.read(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ class Parts:
     budget: int | None
     markers: Markers
     begun: Place
-    held: str | None
+    constraint: str | None
     in_message: bool
 
 
@@ -84,8 +83,14 @@ def parts_of(grammar: str) -> Parts | None:
     if not grammar.startswith(_KEY):
         return None
     try:
-        told = json.loads(grammar)["thought"]
-        begun = Place(Stage(told["begun"]), bytes.fromhex(told["tail"]))
-        return Parts(told["budget"], Markers(**told["markers"]), begun, told["held"], told["in_message"])
+        description = json.loads(grammar)["thought"]
+        begun = Place(Stage(description["begun"]), bytes.fromhex(description["tail"]))
+        return Parts(
+            description["budget"],
+            Markers(**description["markers"]),
+            begun,
+            description["held"],
+            description["in_message"],
+        )
     except (KeyError, TypeError) as error:
         raise ValueError(f"the description of a thought is malformed: {error}") from error

@@ -18,9 +18,8 @@ from .._types.errors import (
     PositionsExhausted,
     TooManyBranches,
 )
-from .lineage import Lineage
+from .lineage import Lineage, SharedTokenCount
 from .rng import child_stream
-from .token_count import SharedTokenCount
 
 if TYPE_CHECKING:
     from .jobs import RemoteJob
@@ -46,7 +45,7 @@ class OutputSpan(NamedTuple):
     end: int
     complete: bool
 
-    def goes_on(self, under: object, length: int) -> bool:
+    def is_continued_by(self, under: object, length: int) -> bool:
         """Returns whether a generation under constraint `under`, after `length` tokens, continues this output."""
         return self.end == length and not self.complete and self._is_under(under)
 
@@ -64,9 +63,9 @@ class BranchLog:
     Attributes:
         sent: number of its first tokens that the server has received in one request.
         pending: whether its last token was generated, and not sent to the server yet.
-        made: the last undoable job and the length that it began at; None without one.
+        last_job: the last undoable job and the length that it began at; None without one.
         publications: by name, the revisions of the branch that the server may have.
-        told: number of its first tokens that the step loop knows of.
+        n_reported: number of its first tokens that the step loop knows of.
         changed: whether the log has changed since `take_changes`.
     """
 
@@ -80,9 +79,9 @@ class BranchLog:
     pending: bool = False
     root: int | None = None
     job: RemoteJob | None = None
-    made: tuple[int, int] | None = None
+    last_job: tuple[int, int] | None = None
     publications: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    told: int = 0
+    n_reported: int = 0
     changed: bool = False
 
     def __len__(self) -> int:
@@ -121,8 +120,8 @@ class BranchTable:
         self._roots = 0
         self._epochs = 0
         self._changed: dict[int, None] = {}
-        self._last_words: list[RemoteLogChange] = []
-        self._census = SharedTokenCount()
+        self._final_changes: list[RemoteLogChange] = []
+        self._token_count = SharedTokenCount()
         self._uncounted: set[int] = set()
 
     def __len__(self) -> int:
@@ -149,7 +148,7 @@ class BranchTable:
             raise BranchBusy(f"branch {branch} has a job that still runs: wait for it, cancel it, or fork the branch")
         return found
 
-    def still(self, branch: int) -> BranchLog:
+    def idle_or_waiting(self, branch: int) -> BranchLog:
         """The branch with this id, without a job or with one that waits for room. Raises as `idle` does."""
         found = self.at(branch)
         return found if found.job is not None and found.job.waits else self.idle(branch)
@@ -208,17 +207,19 @@ class BranchTable:
             return
         branch.cut(length)
         branch.lineage.cut(length, self._epoch())
-        branch.told = min(branch.told, length)
-        branch.made = None
-        self.tell(branch)
+        branch.n_reported = min(branch.n_reported, length)
+        branch.last_job = None
+        self.note_change(branch)
 
     def undo(self, job: int, kept: int) -> bool:
         """Removes the tokens of a finished job but the first `kept`. False where the branch moved on or is closed."""
-        found = [b for b in self._branches.values() if b.made is not None and b.made[0] == job and b.job is None]
+        found = [
+            b for b in self._branches.values() if b.last_job is not None and b.last_job[0] == job and b.job is None
+        ]
         for branch in found:
-            assert branch.made is not None
-            length = max(branch.made[1] + kept, 0)
-            branch.made = None
+            assert branch.last_job is not None
+            length = max(branch.last_job[1] + kept, 0)
+            branch.last_job = None
             if length < len(branch):
                 self.rollback(branch, length)
                 branch.pending = kept > 0
@@ -229,12 +230,12 @@ class BranchTable:
         if dst is src:
             return
         same = _common(dst.log, src.log)
-        dst.lineage.go_on_as(src.lineage, same)
+        dst.lineage.continue_as(src.lineage, same)
         dst.lineage.cut(len(src), self._epoch())
-        dst.told = min(dst.told, same)
+        dst.n_reported = min(dst.n_reported, same)
         dst.log, dst.stream, dst.forks = src.log[:], src.stream, src.forks
-        dst.output, dst.sent, dst.pending, dst.root, dst.made = src.output, src.sent, src.pending, src.root, None
-        self.tell(dst)
+        dst.output, dst.sent, dst.pending, dst.root, dst.last_job = src.output, src.sent, src.pending, src.root, None
+        self.note_change(dst)
 
     def replace(self, branch: BranchLog, first: int, last: int, tokens: Sequence[int]) -> None:
         """Replaces tokens [first, last) by others. Raises InvalidInput, PositionsExhausted, ContextFull."""
@@ -248,35 +249,35 @@ class BranchTable:
         branch.lineage.cut(first, self._epoch())
         branch.append(tokens)
         branch.append(behind)
-        branch.made = None
+        branch.last_job = None
         moves = output is not None and output.began >= last
         branch.output = output._replace(began=output.began + more, end=output.end + more) if output and moves else None
-        branch.told = min(branch.told, first)
-        self.tell(branch)
+        branch.n_reported = min(branch.n_reported, first)
+        self.note_change(branch)
 
     def close(self, branch: BranchLog) -> None:
         """Removes the branch. Its unreported changes go into the next `take_changes`."""
         if branch.changed:
             del self._changed[branch.id]
-            if branch.told > 0:
-                self._last_words.append(_change_of(branch))
+            if branch.n_reported > 0:
+                self._final_changes.append(_change_of(branch))
         self._uncounted.add(branch.id)
         del self._branches[branch.id]
 
-    def held(self, busy: Iterable[int] = ()) -> tuple[int, int]:
+    def token_counts(self, busy: Iterable[int] = ()) -> tuple[int, int]:
         """Number of tokens in all branches, shared ones counted once; and of those that two or more branches share.
 
-        The logs of `busy` branches are counted anew, as they change without `tell`.
+        The logs of `busy` branches are counted anew, as they change without `note_change`.
         """
         self._uncounted.update(busy)
         for number in self._uncounted:
             branch = self._branches.get(number)
-            stretches = [] if branch is None else branch.lineage.stretches(len(branch) - branch.pending)
-            self._census.count(number, stretches)
+            segments = [] if branch is None else branch.lineage.segments(len(branch) - branch.pending)
+            self._token_count.count(number, segments)
         self._uncounted.clear()
-        return self._census.held, self._census.shared
+        return self._token_count.total, self._token_count.shared
 
-    def tell(self, branch: BranchLog) -> None:
+    def note_change(self, branch: BranchLog) -> None:
         """Marks the branch's log as changed."""
         self._uncounted.add(branch.id)
         if not branch.changed:
@@ -285,11 +286,11 @@ class BranchTable:
 
     def take_changes(self) -> list[RemoteLogChange]:
         """Changes of the logs since the last call."""
-        changes, self._last_words = self._last_words, []
+        changes, self._final_changes = self._final_changes, []
         for number in self._changed:
             branch = self._branches[number]
             changes.append(_change_of(branch))
-            branch.told, branch.changed = len(branch), False
+            branch.n_reported, branch.changed = len(branch), False
         self._changed.clear()
         return changes
 
@@ -299,7 +300,7 @@ class BranchTable:
         branch.lineage.cut(0, self._epoch())
         self._branches[self._next] = branch
         self._next += 1
-        self.tell(branch)
+        self.note_change(branch)
         return branch
 
     def _like(self, branch: BranchLog, stream: int) -> BranchLog:
@@ -322,7 +323,9 @@ class BranchTable:
 
 
 def _change_of(branch: BranchLog) -> RemoteLogChange:
-    return RemoteLogChange(branch.id, branch.told, branch.log[branch.told :].tobytes(), branch.lineage.at(len(branch)))
+    return RemoteLogChange(
+        branch.id, branch.n_reported, branch.log[branch.n_reported :].tobytes(), branch.lineage.at(len(branch))
+    )
 
 
 def _common(a: array[int], b: array[int]) -> int:

@@ -50,15 +50,15 @@ if TYPE_CHECKING:
 class RemoteGrammars(ConstraintCompiler):
     """Compiler that also compiles grammars locally, so that an invalid one is refused before it is sent."""
 
-    def of_generation(self, engine: StepEngine, branch: int, description: Description | None) -> Any:
+    def for_generation(self, engine: StepEngine, branch: int, description: Description | None) -> Any:
         if description is not None and not isinstance(description, GrammarSource):
             raise InvalidInput(
                 f"output is {preview(description)}, an object of this process, which a server cannot ask; give a type, "
                 "kv.Regex, kv.JsonSchema or kv.Grammar"
             )
-        return self.going_on(engine, branch, description) if isinstance(description, Thought) else description
+        return self.continued_thought(engine, branch, description) if isinstance(description, Thought) else description
 
-    def goes_on(self, engine: StepEngine, branch: int, description: Description) -> bool:
+    def is_continued(self, engine: StepEngine, branch: int, description: Description) -> bool:
         return engine.goes_on(branch, description)
 
 
@@ -89,7 +89,7 @@ class RemoteHost:
 
     engine: RemoteEngine
     session: NullCellStore
-    held: ExitStack
+    resources: ExitStack
 
     def snapshot(self) -> EngineCounters:
         """Counters of the engine; those of cells are 0, as the server has them."""
@@ -97,7 +97,7 @@ class RemoteHost:
 
     def close(self) -> None:
         """Cancels all requests and ends the network thread."""
-        self.held.close()
+        self.resources.close()
 
 
 class ConnectOptions:
@@ -154,7 +154,7 @@ class ConnectOptions:
                 max_positions=facts.max_positions,
                 capacity=facts.capacity or MOST_POSITIONS,
             )
-            exchange.hear = engine.hear
+            exchange.on_event = engine.on_event
             model = self._model_of(facts, info, tokenizer, exchange)
             return RemoteHost(engine, NullCellStore(), held.pop_all()), model
 
@@ -227,7 +227,7 @@ class ConnectOptions:
             call_format=named,
             options=None,
             generate_options=RemoteOptions,
-            grammars=RemoteGrammars,
+            compiler=RemoteGrammars,
             servers=exchange.servers,
             publishes=self._backend == "agentkv",
         )

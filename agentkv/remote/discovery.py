@@ -93,7 +93,7 @@ async def check_tokenizer(replicas: Replicas, tokenizer: Tokenizer, model: str) 
     """Raises ModelError where a server tokenizes a text differently. Servers without the endpoint are not checked."""
     mine = list(tokenizer.encode(PROBE))
     body = {"model": model, "prompt": PROBE, "add_special_tokens": False}
-    well = [replica.connection for replica in replicas.all if replica.well]
+    well = [replica.connection for replica in replicas.all if replica.is_healthy]
     asked = [connection.post_beside("/tokenize", body, _TOKENIZED) for connection in well]
     for connection, told in zip(well, await _by_all(asked), strict=True):
         if not isinstance(told, BaseException) and told["tokens"] != mine:

@@ -26,18 +26,18 @@ from .reports import Counters, RemoteReport
 
 if TYPE_CHECKING:
     from .._documents.conversations import SavedConversations
-    from .network import Asked, NetworkThread
+    from .network import NetworkThread, Send
     from .publishing import NamedAsked
 
 WARM_FROM = 256  # tokens: fewer are not worth a prefill request, and go with the next one
 
 
 class RemoteEngine(NullCellVerbs):
-    """Branches and jobs over one model on servers. All methods but `hear` run on the step loop's thread."""
+    """Branches and jobs over one model on servers. All methods but `on_event` run on the step loop's thread."""
 
     def __init__(
         self,
-        exchange: NetworkThread,
+        network: NetworkThread,
         token_bytes: Sequence[bytes],
         eos_ids: Sequence[int],
         special_ids: Iterable[int],
@@ -46,40 +46,40 @@ class RemoteEngine(NullCellVerbs):
         capacity: int,
     ) -> None:
         super().__init__(BranchTable(max_positions, capacity), vocab_size)
-        self._exchange = exchange
+        self._network = network
         self._token_bytes = token_bytes
-        self._heard: deque[tuple[int, ServerEvent]] = deque()
+        self._events: deque[tuple[int, ServerEvent]] = deque()
         self._jobs: dict[int, RemoteJob] = {}
         self._next_job = 0
-        self._asked: dict[int, RemoteJob] = {}  # by request: a job that waited for room sends another
+        self._requests: dict[int, RemoteJob] = {}  # by request: a job that waited for room sends another
         self._next_request = 0
         self._emitted: list[RemoteEmitted] = []
         self._finished: list[RemoteFinished] = []
         self._full: list[int] = []
-        self._held: set[int] = set()
+        self._paused: set[int] = set()
         self.eos_ids = list(eos_ids)
         self.eos = frozenset(eos_ids)
-        self.special = {i: self.spelled(i) for i in special_ids}
-        self.outputs_go_on = exchange.wire.goes_on
+        self.special = {i: self.bytes_of(i) for i in special_ids}
+        self.outputs_go_on = network.wire.can_resume
         self.longest = min(max_positions, capacity + 1)  # the last generated token has no cell yet
         self.warm_from = WARM_FROM
         self.stats_ = Counters(capacity=capacity)
 
     # Events of the network.
 
-    def hear(self, request: int, heard: ServerEvent) -> None:
+    def on_event(self, request: int, event: ServerEvent) -> None:
         """Queues an event of a request; from any thread."""
-        self._heard.append((request, heard))
+        self._events.append((request, event))
 
     def settle(self) -> RemoteReport:
         """Passes queued events to their jobs. Returns their tokens and outcomes since the last call."""
-        self._exchange.listening()
-        while self._heard:
-            number, heard = self._heard.popleft()
+        self._network.listening()
+        while self._events:
+            number, heard = self._events.popleft()
             self._count(heard)
-            job = self._asked.get(number)
+            job = self._requests.get(number)
             if job is not None:
-                job.hear(heard)
+                job.on_event(heard)
         if not (self._emitted or self._finished or self._full):
             return RemoteReport()
         report = RemoteReport(self._emitted, self._finished, self._full)
@@ -92,13 +92,13 @@ class RemoteEngine(NullCellVerbs):
 
     # Services for jobs.
 
-    def spelled(self, token: int) -> bytes:
+    def bytes_of(self, token: int) -> bytes:
         """Bytes of a token; empty for one that the tokenizer does not have."""
         return self._token_bytes[token] if token < len(self._token_bytes) else b""
 
-    def soon(self, job: RemoteJob, heard: ServerEvent) -> None:
+    def report_soon(self, job: RemoteJob, event: ServerEvent) -> None:
         """Queues an event for a job, as if a server had sent it."""
-        self._heard.append((self._request(job), heard))
+        self._events.append((self._request(job), event))
 
     def emit(self, emitted: RemoteEmitted) -> None:
         """Reports a token to its reader."""
@@ -114,41 +114,41 @@ class RemoteEngine(NullCellVerbs):
         self._forget(job.request)
         self._finished.append(job.outcome)
         if job.branch.id in self.branches:
-            self.branches.tell(job.branch)
+            self.branches.note_change(job.branch)
 
-    def hold_back(self, job: RemoteJob, held: bool) -> None:
-        """Pauses (`held`) or resumes reading a generation whose reader is too far behind."""
-        if held != (job.request in self._held):
-            (self._held.add if held else self._held.discard)(job.request)
-            self._exchange.hold_back(job.request, held)
+    def pause(self, job: RemoteJob, paused: bool) -> None:
+        """Pauses (`paused`) or resumes reading a generation whose reader is too far behind."""
+        if paused != (job.request in self._paused):
+            (self._paused.add if paused else self._paused.discard)(job.request)
+            self._network.pause(job.request, paused)
 
-    def hang_up(self, job: RemoteJob, at_once: bool) -> None:
+    def cancel_request(self, job: RemoteJob, at_once: bool) -> None:
         """Ends a job's request.
 
         Not `at_once` where the server ends by itself with the same token, so that its connection can be reused.
         """
         self._forget(job.request)
-        self._exchange.hang_up(job.request, at_once)
+        self._network.cancel(job.request, at_once)
 
     def ask_generation(self, job: RemoteJob, ask: GenerateRequest) -> None:
         """Requests a generation."""
-        self._exchange.generate(self._request(job), job.branch.root, ask)
+        self._network.generate(self._request(job), job.branch.root, ask)
 
     def ask_prefill(self, job: RemoteJob, tokens: list[int]) -> None:
         """Requests that the server prefills a prompt."""
-        self._exchange.ask(self._request(job), job.branch.root, lambda wire, http: wire.prefill(http, tokens))
+        self._network.ask(self._request(job), job.branch.root, lambda wire, http: wire.prefill(http, tokens))
 
     def ask_logits(self, job: RemoteJob, tokens: list[int]) -> None:
         """Requests the next-token logits after a prompt."""
-        self._exchange.ask(self._request(job), job.branch.root, lambda wire, http: wire.logits(http, tokens))
+        self._network.ask(self._request(job), job.branch.root, lambda wire, http: wire.logits(http, tokens))
 
     def ask_select(self, job: RemoteJob, tokens: list[int], choices: list[list[int]]) -> None:
         """Requests the scores of choices after a prompt."""
-        self._exchange.ask(self._request(job), job.branch.root, lambda wire, http: wire.select(http, tokens, choices))
+        self._network.ask(self._request(job), job.branch.root, lambda wire, http: wire.select(http, tokens, choices))
 
-    def ask_named(self, job: RemoteJob, name: str, asked: NamedAsked) -> None:
+    def ask_named(self, job: RemoteJob, name: str, send: NamedAsked) -> None:
         """Sends a request on a published name to the server that the name maps to."""
-        self._exchange.ask(self._request(job), place_of(name), cast("Asked", asked))
+        self._network.ask(self._request(job), place_of(name), cast("Send", send))
 
     # Verbs.
 
@@ -160,7 +160,7 @@ class RemoteEngine(NullCellVerbs):
         return [child.id for child in self.branches.fork(self.branches.at(branch), n)]
 
     def copy(self, branch: int) -> int:
-        return self.branches.copy(self.branches.still(branch)).id
+        return self.branches.copy(self.branches.idle_or_waiting(branch)).id
 
     def rollback(self, branch: int, length: int, epoch: int | None = None, keep_forgotten: bool = False) -> None:
         self.branches.rollback(self.branches.idle(branch), length, epoch)
@@ -179,7 +179,7 @@ class RemoteEngine(NullCellVerbs):
         return ()
 
     def replace(self, branch: int, first: int, last: int, tokens: Iterable[int]) -> None:
-        found = self.branches.still(branch)
+        found = self.branches.idle_or_waiting(branch)
         given, before = self.check_tokens(tokens), len(found)
         self.branches.replace(found, first, last, given)
         if found.job is not None:
@@ -192,10 +192,10 @@ class RemoteEngine(NullCellVerbs):
 
     def goes_on(self, branch: int, constraint: object) -> bool:
         found = self.branches.at(branch)
-        return found.output is not None and found.output.goes_on(constraint, len(found))
+        return found.output is not None and found.output.is_continued_by(constraint, len(found))
 
     def drop_cells_from(self, branch: int, length: int) -> None:
-        found = self.branches.still(branch)
+        found = self.branches.idle_or_waiting(branch)
         found.sent = min(found.sent, length)
 
     def length(self, branch: int) -> int:
@@ -246,7 +246,7 @@ class RemoteEngine(NullCellVerbs):
             )
         output = output_to_json(options.constraint)
         last = found.output
-        was_cut = last is not None and last.began < last.end and last.goes_on(options.constraint, len(found))
+        was_cut = last is not None and last.began < last.end and last.is_continued_by(options.constraint, len(found))
         if output is not None and was_cut and not self.outputs_go_on:
             raise InvalidInput(
                 "this output was cut short, and a server like this cannot go on with it; roll the branch back to where "
@@ -290,7 +290,7 @@ class RemoteEngine(NullCellVerbs):
     def stats(self) -> Counters:
         self.stats_.branches = len(self.branches)
         busy = (job.branch.id for job in self._jobs.values())
-        self.stats_.cells_used, self.stats_.cells_shared = self.branches.held(busy)
+        self.stats_.cells_used, self.stats_.cells_shared = self.branches.token_counts(busy)
         return self.stats_
 
     def set_stream(self, branch: int, rng_stream: int, forks: int) -> None:
@@ -306,14 +306,14 @@ class RemoteEngine(NullCellVerbs):
     def set_digests(self, on: bool) -> None:
         pass  # rows of logits stay with the server
 
-    def _count(self, heard: ServerEvent) -> None:
+    def _count(self, event: ServerEvent) -> None:
         """Updates the counters, also for requests without a job."""
-        if isinstance(heard, PrefillEvent):
-            cached = heard.cached or 0
+        if isinstance(event, PrefillEvent):
+            cached = event.cached or 0
             self.stats_.reused += cached
-            self.stats_.prefilled += heard.tokens - cached
-            self.stats_.tokens += heard.tokens - cached
-        elif isinstance(heard, RetryEvent):
+            self.stats_.prefilled += event.tokens - cached
+            self.stats_.tokens += event.tokens - cached
+        elif isinstance(event, RetryEvent):
             self.stats_.retries += 1
 
     def _request(self, job: RemoteJob) -> int:
@@ -321,12 +321,12 @@ class RemoteEngine(NullCellVerbs):
         self._forget(job.request)
         job.request = self._next_request
         self._next_request += 1
-        self._asked[job.request] = job
+        self._requests[job.request] = job
         return job.request
 
     def _forget(self, request: int) -> None:
-        self._asked.pop(request, None)
-        self._held.discard(request)
+        self._requests.pop(request, None)
+        self._paused.discard(request)
 
     def _begun(self, job: RemoteJob) -> int:
         self._jobs[job.id] = job

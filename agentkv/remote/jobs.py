@@ -92,17 +92,17 @@ class RemoteJob(ABC):
         """Sends the first request. A job that needs no server may end here."""
 
     @abstractmethod
-    def told(self, heard: ServerEvent) -> None:
+    def on_answer(self, event: ServerEvent) -> None:
         """Handles an event of the server other than an error, a prefill or a retry."""
 
-    def hear(self, heard: ServerEvent) -> None:
+    def on_event(self, event: ServerEvent) -> None:
         """Handles an event of the server."""
         if self.done:
             return
-        if isinstance(heard, ErrorEvent):
-            self.failed(heard.error)
-        elif not isinstance(heard, PrefillEvent | RetryEvent):
-            self.told(heard)
+        if isinstance(event, ErrorEvent):
+            self.failed(event.error)
+        elif not isinstance(event, PrefillEvent | RetryEvent):
+            self.on_answer(event)
 
     def failed(self, error: Exception) -> None:
         """Ends the job with an error."""
@@ -126,7 +126,7 @@ class RemoteJob(ABC):
     def cancel(self) -> None:
         """Ends the job, and its request on the server."""
         if not self.done:
-            self.engine.hang_up(self, at_once=True)
+            self.engine.cancel_request(self, at_once=True)
             self.finish("cancelled")
 
     def finish(self, reason: str | None = None) -> None:
@@ -153,7 +153,7 @@ class RemoteExtendJob(RemoteJob):
     def __init__(self, number: int, branch: BranchLog, engine: RemoteEngine, tokens: Sequence[int]) -> None:
         super().__init__(number, branch, engine)
         self._tokens = list(tokens)
-        branch.made = None
+        branch.last_job = None
 
     def begin(self) -> None:
         whole = [*self.branch.log, *self._tokens]
@@ -161,23 +161,23 @@ class RemoteExtendJob(RemoteJob):
         if self._tokens and len(whole) - self.branch.sent >= self.engine.warm_from:
             self.engine.ask_prefill(self, whole)
         else:
-            self.engine.soon(self, PrefillEvent(0, 0))  # not at once: until it is reported, it can be cancelled
+            self.engine.report_soon(self, PrefillEvent(0, 0))  # not at once: until it is reported, it can be cancelled
 
-    def told(self, heard: ServerEvent) -> None:
+    def on_answer(self, event: ServerEvent) -> None:
         raise AssertionError("nothing but how many tokens it was given")
 
-    def hear(self, heard: ServerEvent) -> None:
-        super().hear(heard)
-        if isinstance(heard, PrefillEvent) and not self.done:
+    def on_event(self, event: ServerEvent) -> None:
+        super().on_event(event)
+        if isinstance(event, PrefillEvent) and not self.done:
             self._append()
-            if heard.tokens:
+            if event.tokens:
                 self.branch.sent = len(self.branch)
             self.finish()
 
     def _append(self) -> None:
         length = len(self.branch)
         self.branch.append(self._tokens)
-        self.branch.made = (self.id, length)
+        self.branch.last_job = (self.id, length)
 
 
 class LogitsJob(RemoteJob):
@@ -188,9 +188,9 @@ class LogitsJob(RemoteJob):
     def begin(self) -> None:
         self.engine.ask_logits(self, self.branch.log.tolist())
 
-    def told(self, heard: ServerEvent) -> None:
-        assert isinstance(heard, LogitsEvent)
-        self.outcome.logits = heard.logits
+    def on_answer(self, event: ServerEvent) -> None:
+        assert isinstance(event, LogitsEvent)
+        self.outcome.logits = event.logits
         self.branch.sent = len(self.branch)
         self.finish()
 
@@ -207,9 +207,9 @@ class SelectJob(RemoteJob):
     def begin(self) -> None:
         self.engine.ask_select(self, self.branch.log.tolist(), self._choices)
 
-    def told(self, heard: ServerEvent) -> None:
-        assert isinstance(heard, Scores)
-        self.outcome.scores = heard.logprobs
+    def on_answer(self, event: ServerEvent) -> None:
+        assert isinstance(event, Scores)
+        self.outcome.scores = event.logprobs
         self.branch.sent = len(self.branch)
         self.finish()
 
@@ -227,19 +227,19 @@ class GenerateJob(RemoteJob):
         self._output = output  # its JSON for the server
         self._matcher = StopMatcher(options.stop, engine.special)
         self._waiting: deque[tuple[int, float, Top]] = deque()  # received, but the reader is too far behind
-        self._untaken = 0
+        self._n_unread = 0
         self._reason: str | None = None  # the server's, once it has ended
         self._failure: Exception | None = None  # raised after the tokens in `_waiting`
         self._refused = False
         self._was_stopped = False  # by a stop string, which completes no output
         self.outcome.prompt_tokens = len(branch)
-        branch.made = None
+        branch.last_job = None
         self._begin_output()
 
     def _begin_output(self) -> None:
         """Begins a new output, unless the generation continues the branch's last."""
         constraint, last, length = self._options.constraint, self.branch.output, len(self.branch)
-        if constraint is not None and (last is None or not last.goes_on(constraint, length)):
+        if constraint is not None and (last is None or not last.is_continued_by(constraint, length)):
             self.branch.output = OutputSpan(constraint, length, length, False)
 
     def begin(self) -> None:
@@ -261,22 +261,22 @@ class GenerateJob(RemoteJob):
             top_logprobs=options.top_logprobs,
             output=self._output,
             ends=self.engine.eos_ids,
-            made=min(len(self.outcome.tokens), len(self.branch)),
-            output_made=len(self.branch) - output.began if options.constraint and output else 0,
+            n_generated=min(len(self.outcome.tokens), len(self.branch)),
+            n_output=len(self.branch) - output.began if options.constraint and output else 0,
             read=options.emit,
         )
 
-    def told(self, heard: ServerEvent) -> None:
-        if isinstance(heard, TokensEvent):
-            ids = (token for top in heard.tops for token, _ in top)
-            if (last := max((*heard.tokens, *ids), default=0)) >= self.engine.vocab_size:
+    def on_answer(self, event: ServerEvent) -> None:
+        if isinstance(event, TokensEvent):
+            ids = (token for top in event.tops for token, _ in top)
+            if (last := max((*event.tokens, *ids), default=0)) >= self.engine.vocab_size:
                 self._refuse(last)
                 return
-            tops = heard.tops or [[]] * len(heard.tokens)
-            self._waiting.extend(zip(heard.tokens, heard.logprobs, tops, strict=True))
-        elif isinstance(heard, EndEvent):
-            self._reason = heard.reason
-        elif isinstance(heard, RestartEvent):
+            tops = event.tops or [[]] * len(event.tokens)
+            self._waiting.extend(zip(event.tokens, event.logprobs, tops, strict=True))
+        elif isinstance(event, EndEvent):
+            self._reason = event.reason
+        elif isinstance(event, RestartEvent):
             self._forget_all()
         self._go_through()
 
@@ -290,7 +290,7 @@ class GenerateJob(RemoteJob):
         outcome.tokens, outcome.logprobs, outcome.top_logprobs = [], [], []
 
     def _refuse(self, token: int) -> None:
-        self.engine.hang_up(self, at_once=True)
+        self.engine.cancel_request(self, at_once=True)
         most = self.engine.vocab_size - 1
         self.outcome.error = RemoteError(f"the server made token {token}, but its model has ids from 0 to {most}")
         self.finish()
@@ -303,7 +303,7 @@ class GenerateJob(RemoteJob):
         self._go_through()
 
     def ack(self, tokens: int) -> None:
-        self._untaken -= tokens
+        self._n_unread -= tokens
         if not self.done and not self.waits:
             self._go_through()
 
@@ -324,7 +324,7 @@ class GenerateJob(RemoteJob):
         constrained = self._options.constraint is not None
         if constrained and (self.branch.output is None or self.branch.output.began < 0):
             return True
-        return not self.engine.outputs_go_on and self._ask().depends_on_made
+        return not self.engine.outputs_go_on and self._ask().depends_on_received
 
     @property
     def fixed_from(self) -> int:
@@ -337,7 +337,7 @@ class GenerateJob(RemoteJob):
     def conclude(self) -> None:
         self.outcome.text = self._matcher.text
         if self._options.emit:
-            self.branch.made = (self.id, self.outcome.prompt_tokens)
+            self.branch.last_job = (self.id, self.outcome.prompt_tokens)
         if self._options.constraint is None or self.branch.output is None:
             return
         self.outcome.output_began = self.branch.output.began
@@ -346,23 +346,23 @@ class GenerateJob(RemoteJob):
 
     def _go_through(self) -> None:
         ahead = self._options.emit_ahead
-        while self._waiting and not (ahead and self._untaken >= ahead):
-            reason = "length" if self._is_whole() else self._take(*self._waiting.popleft())
+        while self._waiting and not (ahead and self._n_unread >= ahead):
+            reason = "length" if self._is_complete() else self._take(*self._waiting.popleft())
             if reason is not None:
                 self._waiting.clear()
-                self.engine.hang_up(self, at_once=False)
+                self.engine.cancel_request(self, at_once=False)
                 if reason == "room":
                     self._no_room()
                 else:
                     self.finish(reason)
                 return
-        self.engine.hold_back(self, bool(self._waiting))
+        self.engine.pause(self, bool(self._waiting))
         if self._failure is not None and not self._waiting:
             super().failed(self._failure)
         elif self._reason is not None and not self._waiting:
             self._server_ended(self._reason)
 
-    def _is_whole(self) -> bool:
+    def _is_complete(self) -> bool:
         return len(self.outcome.tokens) == self._options.max_tokens
 
     def _take(self, token: int, logprob: float, top: Top) -> str | None:
@@ -381,24 +381,24 @@ class GenerateJob(RemoteJob):
             self._matcher.finish()
         if self._options.emit:
             self.engine.emit(RemoteEmitted(self.id, token, logprob, self._matcher.take_shown(), top))
-            self._untaken += 1
+            self._n_unread += 1
         return reason
 
     def _reason_to_end(self, token: int) -> str | None:
         matcher, engine = self._matcher, self.engine
         special = token in engine.special
-        stopped = matcher.push_special(token) if special else matcher.push(engine.spelled(token))
+        stopped = matcher.push_special(token) if special else matcher.push(engine.bytes_of(token))
         if token in engine.eos:
             return "stop" if matcher.cut else "eos"
         if stopped:
             self._was_stopped = True
             return "stop"
-        if self._is_whole():  # whether an output is complete with it, the server knows
+        if self._is_complete():  # whether an output is complete with it, the server knows
             return "length" if self._options.constraint is None else None
         return ("room" if self._may_ask() else "context_full") if self._left() == 0 else None
 
     def _server_ended(self, reason: str) -> None:
-        if reason == "context_full" or (reason == "length" and not self._is_whole()):
+        if reason == "context_full" or (reason == "length" and not self._is_complete()):
             self._no_room()
         else:
             self._end(reason)

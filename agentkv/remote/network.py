@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .._types.info import ServerState
     from .http import ServerConnection
 
-Asked: TypeAlias = Callable[[ServerProtocol, "ServerConnection"], Awaitable[ServerEvent | Sequence[ServerEvent]]]
+Send: TypeAlias = Callable[[ServerProtocol, "ServerConnection"], Awaitable[ServerEvent | Sequence[ServerEvent]]]
 
 OPENING_S = 30.0  # seconds until a server must have reported its model
 DRAIN_S = 1.0  # seconds for a server to end by itself a generation that was hung up
@@ -44,20 +44,20 @@ class OpenHandshake:
 
     def __init__(self) -> None:
         self._given_up = False
-        self._asked: Future[Any] | None = None
+        self._request: Future[Any] | None = None
 
     def give_up(self) -> None:
         """Cancels the current request and all later ones: they raise CancelledError."""
         self._given_up = True
-        if self._asked is not None:
-            self._asked.cancel()
+        if self._request is not None:
+            self._request.cancel()
 
-    def wait(self, asked: Future[Any]) -> Any:
+    def wait(self, request: Future[Any]) -> Any:
         """Waits for a request, and returns its result. Raises CancelledError after `give_up`."""
-        self._asked = asked
+        self._request = request
         if self._given_up:
-            asked.cancel()
-        return asked.result()
+            request.cancel()
+        return request.result()
 
 
 class NetworkThread:
@@ -70,7 +70,7 @@ class NetworkThread:
         wake: called when an event arrives and `listening` was called since the last one.
         opening: waits for requests during opening.
 
-    `hear`, which must be set before the first request, receives events, on the thread.
+    `on_event`, which must be set before the first request, receives events, on the thread.
     """
 
     def __init__(
@@ -84,12 +84,12 @@ class NetworkThread:
         self.wire = wire
         self._opening = opening
         self._retries = retries
-        self.hear: Callable[[int, ServerEvent], None]
+        self.on_event: Callable[[int, ServerEvent], None]
         self._wake = wake
-        self._awake = False
+        self._is_woken = False
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._gates: dict[int, asyncio.Event] = {}
-        self._deaf: set[int] = set()
+        self._cancelled: set[int] = set()
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._loop = self._runner.get_loop()
         self._thread = threading.Thread(target=self._run, name="agentkv-net", daemon=True)
@@ -147,16 +147,16 @@ class NetworkThread:
 
     def listening(self) -> None:
         """Notes that the received events are about to be taken: the next one calls `wake` again."""
-        self._awake = False
+        self._is_woken = False
 
-    def ask(self, request: int, root: int | None, asked: Asked) -> None:
+    def ask(self, request: int, root: int | None, send: Send) -> None:
         """Sends a request with one answer."""
 
         async def run() -> None:
             async def once(replica: Replica) -> None:
-                told = await asked(self.wire, replica.connection)
-                for heard in told if isinstance(told, tuple) and not hasattr(told, "_fields") else (told,):
-                    self._tell(request, heard)
+                answer = await send(self.wire, replica.connection)
+                for event in answer if isinstance(answer, tuple) and not hasattr(answer, "_fields") else (answer,):
+                    self._emit(request, event)
 
             await self._tried(request, root, once)
 
@@ -168,46 +168,46 @@ class NetworkThread:
         Where a connection breaks, another request continues after the received tokens. A generation that cannot be
         continued begins again, or fails where its tokens have been read.
         """
-        made: list[int] = []
+        received: list[int] = []
 
-        def goes_on() -> bool:
-            if not made or self.wire.goes_on or not ask.depends_on_made:
+        def can_resume() -> bool:
+            if not received or self.wire.can_resume or not ask.depends_on_received:
                 return True
             if not ask.read:
-                made.clear()
-                self._tell(request, RestartEvent())
+                received.clear()
+                self._emit(request, RestartEvent())
             return not ask.read
 
         async def once(replica: Replica) -> None:
-            if (reason := ask.ended_with(made)) is not None:  # the connection broke before the server could say so
+            if (reason := ask.ended_with(received)) is not None:  # the connection broke before the server could say so
                 if reason == "length" and ask.output is not None:
-                    reason = await self._ended_whole(replica, ask.after(made))
-                return self._tell(request, EndEvent(reason))
-            async with aclosing(self.wire.generate(replica.connection, ask.after(made))) as told:
-                async for heard in told:
-                    if request in self._deaf and isinstance(heard, TokensEvent):
+                    reason = await self._ended_whole(replica, ask.after(received))
+                return self._emit(request, EndEvent(reason))
+            async with aclosing(self.wire.generate(replica.connection, ask.after(received))) as events:
+                async for event in events:
+                    if request in self._cancelled and isinstance(event, TokensEvent):
                         return  # it did not end by itself
-                    if isinstance(heard, TokensEvent):
-                        made.extend(heard.tokens)
-                    elif heard == _FULL and len(self._replicas.all) > 1:
+                    if isinstance(event, TokensEvent):
+                        received.extend(event.tokens)
+                    elif event == _FULL and len(self._replicas.all) > 1:
                         raise ContextFull(f"{replica.connection.host} has no room for more of this generation")
-                    self._tell(request, heard)
+                    self._emit(request, event)
                     if (gate := self._gates.get(request)) is not None:
                         await gate.wait()
 
         async def run() -> None:
-            await self._tried(request, root, once, lambda: len(made), goes_on)
+            await self._tried(request, root, once, lambda: len(received), can_resume)
 
         self._loop.call_soon_threadsafe(self._begin, request, run)
 
     async def _ended_whole(self, replica: Replica, ask: GenerateRequest) -> str:
         """Finish reason of an output that has all its tokens: generates one more to see whether it is complete."""
         try:
-            async with aclosing(self.wire.generate(replica.connection, replace(ask, max_tokens=1))) as told:
-                async for heard in told:
-                    if isinstance(heard, EndEvent) and heard.reason in ("eos", "stop"):
-                        return heard.reason
-                    if isinstance(heard, TokensEvent | EndEvent):
+            async with aclosing(self.wire.generate(replica.connection, replace(ask, max_tokens=1))) as events:
+                async for event in events:
+                    if isinstance(event, EndEvent) and event.reason in ("eos", "stop"):
+                        return event.reason
+                    if isinstance(event, TokensEvent | EndEvent):
                         break
         except (PositionsExhausted, ContextFull):  # nothing can follow
             pass
@@ -216,13 +216,13 @@ class NetworkThread:
                 raise
         return "length"
 
-    def hold_back(self, request: int, held: bool) -> None:
-        """Pauses (`held`) or resumes reading a generation."""
-        self._loop.call_soon_threadsafe(self._hold_back, request, held)
+    def pause(self, request: int, paused: bool) -> None:
+        """Pauses (`paused`) or resumes reading a generation."""
+        self._loop.call_soon_threadsafe(self._pause, request, paused)
 
-    def hang_up(self, request: int, at_once: bool) -> None:
+    def cancel(self, request: int, at_once: bool) -> None:
         """Ends a request; not `at_once` where it is about to end by itself."""
-        self._loop.call_soon_threadsafe(self._hang_up, request, at_once)
+        self._loop.call_soon_threadsafe(self._cancel, request, at_once)
 
     def _begin(self, request: int, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
         task = self._tasks[request] = self._loop.create_task(run())
@@ -230,25 +230,25 @@ class NetworkThread:
 
     def _ended(self, request: int, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:  # ours, or a log handler's
-            self._tell(request, ErrorEvent(_known(error)))
+            self._emit(request, ErrorEvent(_known(error)))
         del self._tasks[request]
         self._gates.pop(request, None)
-        self._deaf.discard(request)
+        self._cancelled.discard(request)
 
-    def _hold_back(self, request: int, held: bool) -> None:
+    def _pause(self, request: int, paused: bool) -> None:
         if request not in self._tasks:
             return
-        if held:
+        if paused:
             self._gates[request] = asyncio.Event()
         elif (gate := self._gates.pop(request, None)) is not None:
             gate.set()
 
-    def _hang_up(self, request: int, at_once: bool) -> None:
+    def _cancel(self, request: int, at_once: bool) -> None:
         task = self._tasks.get(request)
         if task is None:
             return
-        self._deaf.add(request)
-        self._hold_back(request, held=False)
+        self._cancelled.add(request)
+        self._pause(request, paused=False)
         if at_once:
             task.cancel()
         else:
@@ -260,34 +260,34 @@ class NetworkThread:
         root: int | None,
         once: Callable[[Replica], Awaitable[None]],
         progress: Callable[[], int] = lambda: 0,
-        goes_on: Callable[[], bool] = lambda: True,
+        can_resume: Callable[[], bool] = lambda: True,
     ) -> None:
         """Runs a request with retries, and reports its error after the last.
 
-        `progress` counts what was received; `goes_on`, called before each further attempt, returns False where there
+        `progress` counts what was received; `can_resume`, called before each further attempt, returns False where there
         can be none.
         """
         failures, reached = 0, progress()
         broken: set[Replica] = set()  # refused or failed for good; others may not
         while True:
             try:
-                async with self._replicas.place(root, broken) as replica:
+                async with self._replicas.acquire(root, broken) as replica:
                     await self._once(replica, once, broken)
                 return
             except RetryableError as busy:
                 failures = 0 if progress() > reached else failures
                 failures += replica not in broken
                 reached = progress()
-                if failures > self._retries or request in self._deaf or not goes_on():
-                    return self._tell(request, ErrorEvent(busy.error))
+                if failures > self._retries or request in self._cancelled or not can_resume():
+                    return self._emit(request, ErrorEvent(busy.error))
                 log.warning("a server is asked again", host=replica.connection.host, error=str(busy), attempt=failures)
-                self._tell(request, RetryEvent())
+                self._emit(request, RetryEvent())
                 if replica not in broken:
                     await asyncio.sleep(_pause(failures, busy.seconds, len(self._replicas.all)))
             except asyncio.CancelledError:
                 raise
             except Exception as error:
-                return self._tell(request, ErrorEvent(_known(error)))
+                return self._emit(request, ErrorEvent(_known(error)))
 
     async def _once(self, replica: Replica, once: Callable[[Replica], Awaitable[None]], broken: set[Replica]) -> None:
         """Runs one attempt. Raises RetryableError where another attempt, there or elsewhere, may succeed."""
@@ -307,10 +307,10 @@ class NetworkThread:
                 raise RetryableError(error) from None
             raise
 
-    def _tell(self, request: int, heard: ServerEvent) -> None:
-        self.hear(request, heard)
-        if not self._awake:
-            self._awake = True
+    def _emit(self, request: int, event: ServerEvent) -> None:
+        self.on_event(request, event)
+        if not self._is_woken:
+            self._is_woken = True
             self._wake()
 
 

@@ -34,8 +34,8 @@ class GenerateRequest:
         seed, stream: determine the random draws, with the position.
         output: constraint as `output_to_json` writes it; None for any text.
         ends: ids of the tokens that end the generation.
-        made: number of the last `tokens` that are of this generation already, for penalties.
-        output_made: number of the last `tokens` that are of its output.
+        n_generated: number of the last `tokens` that are of this generation already, for penalties.
+        n_output: number of the last `tokens` that are of its output.
         read: whether the tokens are read as they come.
     """
 
@@ -48,30 +48,30 @@ class GenerateRequest:
     top_logprobs: int
     output: dict[str, Any] | None
     ends: Sequence[int]
-    made: int
-    output_made: int
+    n_generated: int
+    n_output: int
     read: bool
 
     @property
-    def depends_on_made(self) -> bool:
+    def depends_on_received(self) -> bool:
         """Whether the next tokens depend on where the generation began: under a constraint, or with penalties."""
         penalties = self.sampling.presence_penalty or self.sampling.frequency_penalty
         return self.output is not None or bool(penalties)
 
-    def ended_with(self, made: Sequence[int]) -> str | None:
-        """Finish reason of the generation after the tokens `made`; None where more may come."""
-        if made and made[-1] in self.ends:
+    def ended_with(self, received: Sequence[int]) -> str | None:
+        """Finish reason of the generation after the tokens `n_generatedived`; None where more may come."""
+        if received and received[-1] in self.ends:
             return "eos"
-        return "length" if len(made) >= self.max_tokens else None
+        return "length" if len(received) >= self.max_tokens else None
 
-    def after(self, made: Sequence[int]) -> GenerateRequest:
-        """Request for the rest of the generation after the tokens `made`."""
+    def after(self, received: Sequence[int]) -> GenerateRequest:
+        """Request for the rest of the generation after the tokens `n_generatedived`."""
         return replace(
             self,
-            tokens=[*self.tokens, *made],
-            max_tokens=self.max_tokens - len(made),
-            made=self.made + len(made),
-            output_made=0 if self.output is None else self.output_made + len(made),
+            tokens=[*self.tokens, *received],
+            max_tokens=self.max_tokens - len(received),
+            n_generated=self.n_generated + len(received),
+            n_output=0 if self.output is None else self.n_output + len(received),
         )
 
 
@@ -178,10 +178,10 @@ class ServerProtocol(Protocol):
     """Requests of one server protocol. Methods raise RemoteError, RetryableError, or an httpx error.
 
     Attributes:
-        goes_on: whether a request can continue a generation that `depends_on_made` (see `GenerateRequest`).
+        can_resume: whether a request can continue a generation that `depends_on_made` (see `GenerateRequest`).
     """
 
-    goes_on: bool
+    can_resume: bool
 
     def knows(self, facts: ServerInfo, vocab_size: int) -> None:
         """Sets the servers' model and its vocabulary size: called once, before all but `facts`."""

@@ -95,7 +95,7 @@ _ENDS = frozenset({"eos", "stop", "length", "context_full"})
 class AgentKV:
     """Protocol of our own server. `model` is the name of the model there; None for the first."""
 
-    goes_on = True
+    can_resume = True
 
     def __init__(self, model: str | None) -> None:
         self._model = model
@@ -132,8 +132,8 @@ class AgentKV:
             "draws": ask.stream,
             "top_logprobs": ask.top_logprobs,
             "output": ask.output,
-            "made": ask.made,
-            "output_made": ask.output_made,
+            "made": ask.n_generated,
+            "output_made": ask.n_output,
         }
         body |= self._of_model
         got_on = False

@@ -96,7 +96,7 @@ _MODELS, _TOLD = TypeAdapter(_Models), TypeAdapter(_Told)
 class VLLM:
     """Protocol of a vLLM server. `model` is the name of the model there; None for the first."""
 
-    goes_on = False  # its grammars and penalties begin with the request
+    can_resume = False  # its grammars and penalties begin with the request
 
     def __init__(self, model: str | None) -> None:
         self._model = model

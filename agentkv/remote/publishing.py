@@ -75,8 +75,8 @@ class PublishJob(RemoteJob):
         name, publication = self._name, self._publication
         self.engine.ask_named(self, name, lambda wire, http: wire.publish(http, name, publication))
 
-    def told(self, heard: ServerEvent) -> None:
-        assert isinstance(heard, Published)
+    def on_answer(self, event: ServerEvent) -> None:
+        assert isinstance(event, Published)
         self.branch.publications[self._name] = (self._publication.revision,)
         self.finish()
 
@@ -98,9 +98,9 @@ class AttachJob(RemoteJob):
     def begin(self) -> None:
         self.engine.ask_named(self, self._name, lambda wire, http: wire.attach(http, self._name))
 
-    def told(self, heard: ServerEvent) -> None:
-        assert isinstance(heard, Attached)
-        branch, published = self.branch, heard.branch
+    def on_answer(self, event: ServerEvent) -> None:
+        assert isinstance(event, Attached)
+        branch, published = self.branch, event.branch
         try:
             published.conversation()
             branch.append(self.engine.check_tokens(published.tokens))
@@ -111,7 +111,7 @@ class AttachJob(RemoteJob):
         branch.stream, branch.forks = published.rng_stream, published.forks
         if (output := published.output) is not None:
             branch.output = OutputSpan(SavedGrammar(output.grammar), output.began, output.end, output.complete)
-        branch.publications[self._name] = (heard.revision,)
+        branch.publications[self._name] = (event.revision,)
         self.outcome.published = published
         self.finish()
 

@@ -50,7 +50,7 @@ class Replica:
         self._error: str | None = None
 
     @property
-    def well(self) -> bool:
+    def is_healthy(self) -> bool:
         """Whether the server is healthy: no failure for which a pause still runs."""
         return time.monotonic() >= self._again_at
 
@@ -59,7 +59,7 @@ class Replica:
         """State for users; thread-safe."""
         return ServerState(
             url=self.connection.url,
-            answers=self.well,
+            answers=self.is_healthy,
             running=self.running,
             requests=self._requests,
             failed=self._failed,
@@ -68,7 +68,7 @@ class Replica:
         )
 
     @contextmanager
-    def at_work(self) -> Iterator[None]:
+    def n_in_flight(self) -> Iterator[None]:
         """Counts one request as running, and its seconds."""
         self.running += 1
         self._requests += 1
@@ -118,9 +118,9 @@ class Replicas:
         self._waiting: deque[_Waiter] = deque()
 
     @asynccontextmanager
-    async def place(self, root: int | None, broken: Container[Replica] = ()) -> AsyncIterator[Replica]:
+    async def acquire(self, root: int | None, broken: Container[Replica] = ()) -> AsyncIterator[Replica]:
         """Acquires a place on the tree's server, or on the next where that one is full, unhealthy or `broken`."""
-        while (replica := self._choice(root, broken)) is None:
+        while (replica := self._pick(root, broken)) is None:
             waiter = _Waiter(root, broken, asyncio.get_running_loop().create_future())
             self._waiting.append(waiter)
             try:
@@ -132,7 +132,7 @@ class Replicas:
                     self._call_next()  # it was this one's turn
                 raise
         try:
-            with replica.at_work():
+            with replica.n_in_flight():
                 yield replica
         finally:
             self._call_next()
@@ -140,15 +140,15 @@ class Replicas:
     def _call_next(self) -> None:
         """Wakes the request that has waited longest among those that would find a place now."""
         for waiter in self._waiting:
-            if not waiter.called.done() and self._choice(waiter.root, waiter.broken) is not None:
+            if not waiter.called.done() and self._pick(waiter.root, waiter.broken) is not None:
                 self._waiting.remove(waiter)
                 waiter.called.set_result(None)
                 return
 
-    def _choice(self, root: int | None, broken: Container[Replica]) -> Replica | None:
+    def _pick(self, root: int | None, broken: Container[Replica]) -> Replica | None:
         sound = [replica for replica in self.all if replica not in broken]
         free = [replica for replica in sound if replica.running < self._most_running]
-        free = [replica for replica in free if replica.well] or free
+        free = [replica for replica in free if replica.is_healthy] or free
         if root is None:
             return min(free, key=lambda replica: replica.running, default=None)
         most = share(sum(replica.running for replica in self.all) / len(self.all))

@@ -61,7 +61,7 @@ class Admission:
             finally:
                 self._leave(scope)
 
-    async def another_leaves(self) -> bool:
+    async def wait_for_departure(self) -> bool:
         """Waits until another request has ended. Returns False where none can: all others wait for the same."""
         if self.running - self._lacking <= 1:
             return False
@@ -104,7 +104,7 @@ class Admission:
             self._emptied = anyio.Event()
 
 
-def seconds_asked(header: str | None, most: float) -> float:
+def request_timeout(header: str | None, most: float) -> float:
     """Time limit of a request in seconds: the header's value, at most `most`. Raises ApiError for an invalid header."""
     if header is None:
         return most

@@ -80,7 +80,7 @@ class ReplyRequest:
             "thinking": self.thinking,
         }
 
-    def held(self, form: Format, prefix: str) -> Any:
+    def output_constraint(self, form: Format, prefix: str) -> Any:
         """Constraint of the message: calls of these tools only, content of that schema; `str` for free text.
 
         Raises ApiError for an unknown tool, and for a tool that no grammar can express.
@@ -135,7 +135,7 @@ class Choices:
                 for index, fork in enumerate(forks, 1):
                     self._stack.callback(fork.close)
                     said = handle_of(fork).state.conversation
-                    handle_of(fork).state.set_conversation(replace(said, calls_of=f"{said.calls_of} choice {index}"))
+                    handle_of(fork).state.set_conversation(replace(said, call_seed=f"{said.call_seed} choice {index}"))
                 branches += forks
             if self._seed is not None:  # equal requests draw equal tokens
                 for index, branch in enumerate(branches):

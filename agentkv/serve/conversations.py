@@ -86,38 +86,38 @@ class CachedConversation:
 
     Attributes:
         branch: its branch.
-        promised: whether its client may rely on it by name.
+        pinned: whether its client may rely on it by name.
         note: data of its protocol.
-        bare: copy of the branch without cells, which replaces it where room is lacking.
-        emptied: whether the copy has replaced it; a continuation then computes the cells again.
+        uncached_copy: copy of the branch without cells, which replaces it where room is lacking.
+        cells_dropped: whether the copy has replaced it; a continuation then computes the cells again.
     """
 
     branch: Branch
-    promised: bool
+    pinned: bool
     note: object = None
-    bare: Branch | None = None
-    emptied: bool = False
+    uncached_copy: Branch | None = None
+    cells_dropped: bool = False
 
     async def offload(self, folder: Path | None) -> int:
         """Offloads its exclusive cells; shared ones stay. Returns the number of freed cells."""
         if self.branch.offloaded:
             return 0
-        self.bare = self.bare or await _bare(self.branch)
+        self.uncached_copy = self.uncached_copy or await _bare(self.branch)
         return await self.branch.offload(folder)
 
     def empty(self) -> bool:
         """Replaces the branch by its copy without cells, which frees all of them. Returns False if there is no copy."""
-        if self.bare is None:
+        if self.uncached_copy is None:
             return False
         self.branch.close()
-        self.branch, self.bare, self.emptied = self.bare, None, True
+        self.branch, self.uncached_copy, self.cells_dropped = self.uncached_copy, None, True
         return True
 
     def close(self) -> None:
         """Closes the branch and its copy."""
         self.branch.close()
-        if self.bare is not None:
-            self.bare.close()
+        if self.uncached_copy is not None:
+            self.uncached_copy.close()
 
 
 class ConversationCache:
@@ -180,7 +180,7 @@ class ConversationCache:
 
     async def _give_own(self) -> bool:
         for name, kept in self._full():
-            if not kept.promised:
+            if not kept.pinned:
                 return self.drop(name)
             try:
                 if await kept.offload(self._folder):
@@ -198,7 +198,7 @@ class ConversationCache:
 
     def _full(self) -> list[tuple[str, CachedConversation]]:
         """Conversations that may have cells in the cache."""
-        return [(name, kept) for name, kept in self._kept.items() if not (kept.emptied or kept.branch.closed)]
+        return [(name, kept) for name, kept in self._kept.items() if not (kept.cells_dropped or kept.branch.closed)]
 
     def free_branch(self) -> bool:
         """Frees one branch: a copy without cells replaces its original, or a conversation is closed. Returns False if
@@ -207,7 +207,7 @@ class ConversationCache:
 
     def close_oldest(self) -> bool:
         """Closes the least recently used conversation, unpromised ones first. Returns False if there is none."""
-        name = next((name for name, kept in self._kept.items() if not kept.promised), next(iter(self._kept), None))
+        name = next((name for name, kept in self._kept.items() if not kept.pinned), next(iter(self._kept), None))
         return name is not None and self.drop(name)
 
 

@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 _HEADER = re.compile(r"\A\s*x-(?:[a-z0-9]+-)+header:[^\n]*\n?", re.IGNORECASE)
 
 
-def fitted(asked: ReplyRequest, home: ContextCore, ignored: Ignored) -> ReplyRequest:
+def fitted(reply_request: ReplyRequest, core: ContextCore, ignored: Ignored) -> ReplyRequest:
     """Fits a request to the abilities of the model. Raises ApiError on a strict server for what the model cannot do."""
-    asked = _reasoning(asked, home, ignored)
+    reply_request = _reasoning(reply_request, core, ignored)
     if ignored.strict:
-        return asked
+        return reply_request
     return replace(
-        asked,
-        messages=_without_headers(asked.messages, ignored),
-        grammar_tools=_held(asked, home.chat.format, ignored),
+        reply_request,
+        messages=_without_headers(reply_request.messages, ignored),
+        grammar_tools=_held(reply_request, core.chat.format, ignored),
     )
 
 
-def _held(asked: ReplyRequest, form: Format, ignored: Ignored) -> Sequence[Mapping[str, Any]]:
+def _held(reply_request: ReplyRequest, form: Format, ignored: Ignored) -> Sequence[Mapping[str, Any]]:
     """Returns the tools with schemas that a grammar can express. The model is shown the original ones."""
 
     def note(tool: str, keywords: Sequence[str]) -> None:
         what = f"no grammar holds {', '.join(keywords)}; calls are held to the rest, and nobody checks them here"
         ignored.note("schemas of tools", what, tool)
 
-    return grammar_tools(form, asked.tools, note) if asked.choice != "none" else asked.tools
+    return grammar_tools(form, reply_request.tools, note) if reply_request.choice != "none" else reply_request.tools
 
 
 def without_header(text: str, ignored: Ignored) -> str:
@@ -75,12 +75,14 @@ def _content(content: Any, ignored: Ignored) -> Any:
     return left[0]["text"] if len(left) == 1 else left
 
 
-def _reasoning(asked: ReplyRequest, home: ContextCore, ignored: Ignored) -> ReplyRequest:
+def _reasoning(reply_request: ReplyRequest, core: ContextCore, ignored: Ignored) -> ReplyRequest:
     """Settles how much the model thinks: template variables, which the request's own override, and the budget of the
     generation."""
-    if home.chat.format.thought is None:
-        if asked.thinking or asked.effort not in (None, "none"):
+    if core.chat.format.thought is None:
+        if reply_request.thinking or reply_request.effort not in (None, "none"):
             ignored.leave_out("reasoning_effort", "the model does not reason")
-        return replace(asked, thinking=None, effort=None)
-    thinking, variables = reasoning_of(asked.thinking, asked.effort, home.chat.tokenizer.template_variables)
-    return replace(asked, thinking=thinking, template={**variables, **asked.template})
+        return replace(reply_request, thinking=None, effort=None)
+    thinking, variables = reasoning_of(
+        reply_request.thinking, reply_request.effort, core.chat.tokenizer.template_variables
+    )
+    return replace(reply_request, thinking=thinking, template={**variables, **reply_request.template})

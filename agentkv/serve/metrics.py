@@ -69,4 +69,4 @@ class _OfContext(Collector):
             yield CounterMetricFamily(f"agentkv_{name}", f"`{name}` of the Context's stats.", getattr(stats, name))
         yield GaugeMetricFamily("agentkv_requests_running", "Requests at work.", admission.running)
         yield GaugeMetricFamily("agentkv_requests_waiting", "Requests that wait.", admission.waiting)
-        yield GaugeMetricFamily("agentkv_conversations_kept", "Conversations that wait.", len(self._server.shelf))
+        yield GaugeMetricFamily("agentkv_conversations_kept", "Conversations that wait.", len(self._server.cache))

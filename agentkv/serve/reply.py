@@ -25,7 +25,7 @@ from .._model.generate_options import MOST_TOKENS
 from .._types.message import Message, ToolCall
 from .._types.results import Generation, Token, TopLogprob
 from ..agents.call_decision import call_probability
-from .checks import begun_reply
+from .prompts import begun_reply
 
 if TYPE_CHECKING:
     from .._context.branch import Branch, GenerateKwargs
@@ -92,45 +92,49 @@ class Reply:
         return self.generation.finish_reason in ("length", "context_full", "cancelled")
 
 
-async def generate_reply(branch: Branch, asked: ReplyRequest, tell: Tell | None = None) -> Reply:
+async def generate_reply(branch: Branch, reply_request: ReplyRequest, tell: Tell | None = None) -> Reply:
     """Generates a message, and passes each chunk to `tell` as it comes. All of it stays on the branch.
 
     Calls are reported once they are complete, with JSON arguments in place of the model's own syntax. `check_reply`
     refuses invalid requests before. Raises as `Branch.generate` does.
     """
-    reply = _ReplyWriter(branch, await _decided(branch, asked))
+    reply = _ReplyWriter(branch, await _decided(branch, reply_request))
     return await (reply.whole() if tell is None else reply.streamed(tell))
 
 
-async def _decided(branch: Branch, asked: ReplyRequest) -> ReplyRequest:
+async def _decided(branch: Branch, reply_request: ReplyRequest) -> ReplyRequest:
     """Rules out tool calls where the probability that a tool fits is below the threshold."""
-    if asked.call_threshold is None or asked.choice != "auto" or not asked.tools:
-        return asked
+    if reply_request.call_threshold is None or reply_request.choice != "auto" or not reply_request.tools:
+        return reply_request
     probability = await call_probability(branch)
-    return replace(asked, choice="none") if probability is not None and probability < asked.call_threshold else asked
+    return (
+        replace(reply_request, choice="none")
+        if probability is not None and probability < reply_request.call_threshold
+        else reply_request
+    )
 
 
 class _ReplyWriter:
     """A message being generated."""
 
-    def __init__(self, branch: Branch, asked: ReplyRequest) -> None:
-        home = handle_of(branch).core
-        form = home.chat.format
+    def __init__(self, branch: Branch, reply_request: ReplyRequest) -> None:
+        core = handle_of(branch).core
+        form = core.chat.format
         self._branch = branch
-        self._asked = asked
-        self._spelled = home.chat.token_bytes
-        special = home.chat.tokenizer.special_ids
+        self._reply_request = reply_request
+        self._spelled = core.chat.token_bytes
+        special = core.chat.tokenizer.special_ids
         # No part of the message: end tokens, and control tokens in stop strings.
-        self._ends = frozenset(home.chat.tokenizer.eos_ids).union(i for i in special if self._in_stop(i))
+        self._ends = frozenset(core.chat.tokenizer.eos_ids).union(i for i in special if self._in_stop(i))
         self._unsayable = self._ends | {-1}  # a stream's last text may come without a token
         self._control = frozenset(special) - self._ends
-        self._decoder = text_decoder(home.chat.detokenizer.begun(handle_of(branch).state.tokens))
+        self._decoder = text_decoder(core.chat.detokenizer.begun(handle_of(branch).state.tokens))
         self._conversation = handle_of(branch).state.conversation
-        self._prefix = begun_reply(home, self._conversation, handle_of(branch).state.tokens)
+        self._prefix = begun_reply(core, self._conversation, handle_of(branch).state.tokens)
         self._reasons = form.thought
-        self._held = asked.held(form, self._prefix)
-        called = () if asked.choice == "none" else asked.tools  # without tools, a call's syntax is text
-        self._parser = home.chat.reply_parser(self._prefix, called)
+        self._held = reply_request.output_constraint(form, self._prefix)
+        called = () if reply_request.choice == "none" else reply_request.tools  # without tools, a call's syntax is text
+        self._parser = core.chat.reply_parser(self._prefix, called)
         self._said = _text_of(TextDelta, self._parser.of_prefix)
         self._thought = _text_of(ReasoningDelta, self._parser.of_prefix)
         self._told: list[ReplyChunk] = []
@@ -145,7 +149,7 @@ class _ReplyWriter:
             )
         ]
         texts = list(self._texts(generation, tokens))
-        for text, batch in texts if self._asked.logprobs else [("".join(text for text, _ in texts), tokens)]:
+        for text, batch in texts if self._reply_request.logprobs else [("".join(text for text, _ in texts), tokens)]:
             self._read(text, batch)
         self._end()
         return self._written(generation)
@@ -175,7 +179,7 @@ class _ReplyWriter:
 
     def _options(self) -> GenerateKwargs:
         room = (self._branch.context.model_info.max_positions or MOST_TOKENS) - len(self._branch)
-        return self._asked.options(max(room, 1))
+        return self._reply_request.options(max(room, 1))
 
     def _read(self, text: str, tokens: Sequence[Token]) -> ReplyChunk:
         self._unsaid += [
@@ -219,12 +223,12 @@ class _ReplyWriter:
     def _in_stop(self, token: int) -> bool:
         """Returns whether a stop string contains the token's bytes."""
         spelled = self._bytes_of(token)
-        return bool(spelled) and any(spelled in stop.encode() for stop in self._asked.stop)
+        return bool(spelled) and any(spelled in stop.encode() for stop in self._reply_request.stop)
 
     def _before_stop(self, generation: Generation) -> tuple[int, str | None]:
         """Returns the message's length in bytes before the stop string that ended it, and that string."""
         pieces = [b"" if i in self._control else self._bytes_of(i) for i in generation.tokens]
-        at, stopped_by = _stop_in(pieces, self._asked.stop if generation.finish_reason == "stop" else ())
+        at, stopped_by = _stop_in(pieces, self._reply_request.stop if generation.finish_reason == "stop" else ())
         before = place = 0
         for token, piece in zip(generation.tokens, pieces, strict=True):
             if token in self._control and place <= at:

@@ -18,16 +18,15 @@ from .._context.branch import Branch, new_branch
 from .._context.handle import core_of, handle_of
 from .._context.prefill import PromptPrefill, Source
 from .._types.errors import BranchClosed, ContextFull, OutOfMemory, TooManyBranches
-from .admission import Admission, seconds_asked
-from .branches.held import Branches
-from .checks import check_reply
+from .admission import Admission, request_timeout
+from .branches.registry import Branches
 from .completion import ReplyRequest
 from .conversations import CachedConversation, ConversationCache, digest_of, prefix_keys, reasoning_conflicts
 from .fitting import fitted
 from .http.errors import ApiError, advised, error_param
 from .http.ignored import Ignored
 from .metrics import Metrics
-from .prompts import Begin, Reading, untold
+from .prompts import Begin, Reading, check_reply, untold
 from .settings import Settings
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class Prompted:
     """
 
     def __init__(self, server: Server, branch: Branch, cached: int, messages: Sequence[Mapping[str, Any]] = ()) -> None:
-        self._shelf = server.shelf
+        self._shelf = server.cache
         self._kept = False
         self.branch = branch
         self.cached = cached
@@ -74,7 +73,7 @@ class Server:
         self.context = context
         self.settings = settings
         self.admission = Admission(settings.most_running, settings.most_waiting)
-        self.shelf = ConversationCache(settings.most_kept, settings.offload)
+        self.cache = ConversationCache(settings.most_kept, settings.offload)
         self.branches = Branches(settings.most_branches, settings.branch_seconds, settings.lease_seconds)
         self.began = int(time.time())
         self._warm: dict[str, CachedConversation] = {}  # kept open as long as the server runs
@@ -98,22 +97,22 @@ class Server:
         what = f"there is no model {name!r}; there is {', '.join(names)}"
         raise ApiError("missing", what, "model_not_found", "model")
 
-    def checked(self, asked: ReplyRequest) -> ReplyRequest:
+    def checked(self, reply_request: ReplyRequest) -> ReplyRequest:
         """Applies the server's settings and fits the request to the model. Raises ApiError for what the model cannot
         do."""
-        asked = replace(asked, call_threshold=self.settings.call_threshold)
-        return fitted(asked, core_of(self.context), self.ignored)
+        reply_request = replace(reply_request, call_threshold=self.settings.call_threshold)
+        return fitted(reply_request, core_of(self.context), self.ignored)
 
     @asynccontextmanager
     async def admitted(self, headers: Mapping[str, str]) -> AsyncIterator[None]:
         """Admits one request for the length of a block. Raises ApiError and TimeoutError."""
-        seconds = seconds_asked(headers.get("x-request-timeout"), self.settings.most_seconds)
+        seconds = request_timeout(headers.get("x-request-timeout"), self.settings.most_seconds)
         async with self.admission.place(seconds):
             yield
 
     @asynccontextmanager
     async def prompted(
-        self, asked: ReplyRequest, after: CachedConversation | None = None, begin: Begin = untold
+        self, reply_request: ReplyRequest, after: CachedConversation | None = None, begin: Begin = untold
     ) -> AsyncIterator[Prompted]:
         """A branch that ends with the request's prompt, for the length of a block. It continues `after`, or else the
         longest cached conversation with the same beginning. `begin` is called once the request is checked and the
@@ -121,18 +120,18 @@ class Server:
 
         Where the cache lacks room, cached conversations give up theirs, or the request waits for another's end.
         """
-        with error_param(asked.given_as):
-            messages = checked_messages(asked.messages)
+        with error_param(reply_request.given_as):
+            messages = checked_messages(reply_request.messages)
             before = [] if after is None else messages_of(after.branch)
             places = in_call_order([*before, *messages])
             messages = [messages[place - len(before)] for place in places if place >= len(before)]
-            asked = replace(asked, messages=messages)
-            _check_begun(asked)
+            reply_request = replace(reply_request, messages=messages)
+            _check_begun(reply_request)
             calls_of = digest_of([*before, *messages])
-            asked, after = (asked, after) if after is not None else self._known(asked)
-            made, kept = await self._made(asked, after, calls_of)
-        await check_reply(core_of(self.context), asked, made)
-        with error_param(asked.given_as):
+            reply_request, after = (reply_request, after) if after is not None else self._known(reply_request)
+            made, kept = await self._made(reply_request, after, calls_of)
+        await check_reply(core_of(self.context), reply_request, made)
+        with error_param(reply_request.given_as):
             prompted = await self._read(made, begin, after, kept)
         prompted.messages = messages
         try:
@@ -149,10 +148,10 @@ class Server:
         """
         with error_param(given_as):
             try:
-                made = await core_of(self.context).chat.encoder.prompt(prompt)
+                update = await core_of(self.context).chat.encoder.prompt(prompt)
             except ContextFull as error:
                 raise _too_long(error) from error
-            prompted = await self._read(made, begin)
+            prompted = await self._read(update, begin)
         try:
             yield prompted
         finally:
@@ -175,7 +174,7 @@ class Server:
         work = partial(chat.conversation_tokens, messages, tools or None, variables, reply=reply)
         return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
 
-    def remember(self, prompted: Prompted, asked: ReplyRequest, written: Reply) -> None:
+    def cache_conversation(self, prompted: Prompted, reply_request: ReplyRequest, written: Reply) -> None:
         """Caches a conversation for a client that sends all of its messages again. Skipped if the branch holds more
         than the client received: a stop string, half a call, or the space before a truncated word."""
         if written.stopped_by is not None or any(call.error is not None for call in written.message.calls):
@@ -186,7 +185,7 @@ class Server:
         if messages[-1]["role"] == "assistant":  # the model continued that message
             message["content"] = text_of(messages[-1]).rstrip() + (message["content"] or "")
             messages = messages[:-1]
-        names = prefix_keys([*messages, message], _about(asked.tools, asked.template))
+        names = prefix_keys([*messages, message], _about(reply_request.tools, reply_request.template))
         prompted.keep(names[-1], promised=False)
 
     def warm(self, branch: Branch) -> None:
@@ -194,7 +193,7 @@ class Server:
         conversation = handle_of(branch).state.conversation
         given = _about(conversation.tools, conversation.template)
         if names := prefix_keys([message.as_openai() for message in branch.messages], given):
-            self._warm[names[-1]] = CachedConversation(branch, promised=True)
+            self._warm[names[-1]] = CachedConversation(branch, pinned=True)
 
     async def with_room(self, verb: Callable[[], Awaitable[T]]) -> T:
         """Runs a verb, and again after each time that room was made. Raises ApiError where the prompt can never fit."""
@@ -204,18 +203,18 @@ class Server:
                 return await verb()
             except TooManyBranches:
                 if (
-                    not (self.branches.close_idle() or self.shelf.free_branch())
+                    not (self.branches.close_idle() or self.cache.free_branch())
                     and self.admission.ended == ended  # no request ended meanwhile
-                    and not await self.admission.another_leaves()
+                    and not await self.admission.wait_for_departure()
                 ):
                     raise
             except (ContextFull, OutOfMemory) as error:
                 if getattr(error, "hopeless", False):
                     raise _too_long(error) from error
                 if (
-                    not await self._give_way()
+                    not await self._evict_one()
                     and self.admission.ended == ended
-                    and not await self.admission.another_leaves()
+                    and not await self.admission.wait_for_departure()
                 ):
                     if len(self.branches) or self.admission.running > 1:
                         raise
@@ -226,40 +225,40 @@ class Server:
         """Overflow policy of all generations: cached conversations give up their cells until some are free. The first
         ones may share all of theirs with later turns, which frees none. Returns whether `room.cells` shrank."""
         lacked = room.cells
-        while room.cells and await self._give_way():
+        while room.cells and await self._evict_one():
             await room.refresh()
         return room.cells < lacked
 
-    async def _give_way(self) -> bool:
-        return self.branches.close_idle() or await self.shelf.make_room()
+    async def _evict_one(self) -> bool:
+        return self.branches.close_idle() or await self.cache.make_room()
 
     async def _made(
-        self, asked: ReplyRequest, after: CachedConversation | None, calls_of: str
+        self, reply_request: ReplyRequest, after: CachedConversation | None, calls_of: str
     ) -> tuple[PromptUpdate, int]:
         """Returns all tokens of the prompt, and how many of them come from `after`."""
         try:
             if after is None:
-                return await self._prompt(asked, calls_of), 0
-            history = handle_of(after.branch).state
-            made = await self._prompt(asked, calls_of, history)
-            return core_of(self.context).chat.encoder.whole(made, history), made.kept
+                return await self._prompt(reply_request, calls_of), 0
+            state = handle_of(after.branch).state
+            made = await self._prompt(reply_request, calls_of, state)
+            return core_of(self.context).chat.encoder.whole(made, state), made.kept
         except ContextFull as error:
             raise _too_long(error) from error
 
     async def _read(
-        self, made: PromptUpdate, begin: Begin, after: CachedConversation | None = None, kept: int = 0
+        self, update: PromptUpdate, begin: Begin, after: CachedConversation | None = None, kept: int = 0
     ) -> Prompted:
         """Makes a branch of these tokens and prefills those that are not cached."""
-        home, reading = core_of(self.context), Reading(begin)
+        core, reading = core_of(self.context), Reading(begin)
         fork = None if after is None else await self._forked(after)
         source = None if fork is None else Source(fork.id, kept)
 
         async def read() -> Prompted:
-            async with PromptPrefill(home, made, source) as prompt:
-                await reading.finish(prompt, made)
+            async with PromptPrefill(core, update, source) as prompt:
+                await reading.finish(prompt, update)
                 if fork is not None and prompt.branch == fork.id:
                     return Prompted(self, fork, prompt.reused)
-                return Prompted(self, new_branch(home, prompt.branch, None, self, prompt.reused), prompt.reused)
+                return Prompted(self, new_branch(core, prompt.branch, None, self, prompt.reused), prompt.reused)
 
         prompted = None
         try:
@@ -275,41 +274,43 @@ class Server:
             return await self.with_room(lambda: kept.branch.fork())
         return None
 
-    async def _prompt(self, asked: ReplyRequest, calls_of: str, after: BranchState | None = None) -> PromptUpdate:
+    async def _prompt(
+        self, reply_request: ReplyRequest, calls_of: str, after: BranchState | None = None
+    ) -> PromptUpdate:
         """Renders and tokenizes the messages, with the assistant's turn opened behind them."""
         return await core_of(self.context).chat.encoder.prompt(
-            list(asked.messages),
+            list(reply_request.messages),
             after=after,
-            tools=(asked.tools or None) if after is None else None,
-            template=asked.template or None,
+            tools=(reply_request.tools or None) if after is None else None,
+            template=reply_request.template or None,
             speaks=True,
             calls_of=calls_of,
         )
 
-    def _known(self, asked: ReplyRequest) -> tuple[ReplyRequest, CachedConversation | None]:
+    def _known(self, reply_request: ReplyRequest) -> tuple[ReplyRequest, CachedConversation | None]:
         """Finds the longest cached conversation with the same beginning; the returned request has only the messages
         after it."""
-        names = prefix_keys(asked.messages, _about(asked.tools, asked.template))
+        names = prefix_keys(reply_request.messages, _about(reply_request.tools, reply_request.template))
         for count in range(len(names) - 1, 0, -1):
-            known = self.shelf.kept(names[count - 1]) or self._warm.get(names[count - 1])
-            if known is not None and not reasoning_conflicts(asked.messages[:count], known.branch.messages):
-                last, rest = messages_of(known.branch)[-1], asked.messages[count:]
-                return replace(asked, messages=with_ids_of(rest, asked.messages[count - 1], last)), known
-        return asked, None
+            known = self.cache.kept(names[count - 1]) or self._warm.get(names[count - 1])
+            if known is not None and not reasoning_conflicts(reply_request.messages[:count], known.branch.messages):
+                last, rest = messages_of(known.branch)[-1], reply_request.messages[count:]
+                return replace(
+                    reply_request, messages=with_ids_of(rest, reply_request.messages[count - 1], last)
+                ), known
+        return reply_request, None
 
 
 def messages_of(branch: Branch) -> list[Mapping[str, Any]]:
     """Messages of a branch, as chat templates take them."""
-    history = handle_of(branch).state
-    return [
-        entry.message for entry in history.conversation.with_reply(history.tokens, handle_of(branch).core.chat.reader)
-    ]
+    state = handle_of(branch).state
+    return [entry.message for entry in state.conversation.with_reply(state.tokens, handle_of(branch).core.chat.reader)]
 
 
-def _check_begun(asked: ReplyRequest) -> None:
+def _check_begun(reply_request: ReplyRequest) -> None:
     """Raises ApiError for a schema together with a message that the client has begun."""
-    last = asked.messages[-1]
-    if asked.schema is not None and last["role"] == "assistant" and text_of(last).strip():
+    last = reply_request.messages[-1]
+    if reply_request.schema is not None and last["role"] == "assistant" and text_of(last).strip():
         raise ApiError(
             "invalid",
             "the last message is the assistant's, which it goes on with, and a schema holds whole messages; end with "

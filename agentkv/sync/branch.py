@@ -100,7 +100,7 @@ class SyncBranch:
 
         On a thread of the Context, where garbage may be collected, it does not wait.
         """
-        if self._loop.is_current() or self._loop.is_waiting():
+        if self._loop.is_current() or self._loop.blocks_on_caller():
             self.awaited.close()
             return
 

@@ -13,11 +13,10 @@ from .._chat.tokenizer import Tokenizer
 from .._context.branch import Branch
 from .._context.context import Context
 from .._context.overflow import Overflow
-from .._engine.step_history import StepRecord
 from .._storage.save import Progress, Saved
 from .._types.checks import Prompt
 from .._types.errors import InvalidInput
-from .._types.info import ModelInfo, Stats
+from .._types.info import ModelInfo, Stats, StepRecord
 from .._types.show import preview
 from .blocking import BlockingVerb
 from .branch import SyncBranch

@@ -24,9 +24,9 @@ Spell = Callable[[object, Callable[..., str]], str]
 class Script(ConstraintCompiler):
     """Compiler that gives each generation the next reply of a script, which the generation's grammar must allow."""
 
-    def __init__(self, home: ContextCore, script: Sequence[Any] | Callable[[str], Any], spell: Spell) -> None:
-        super().__init__(home.compiler.tokenizer, home.compiler.vocab_size)
-        self._home = home
+    def __init__(self, core: ContextCore, script: Sequence[Any] | Callable[[str], Any], spell: Spell) -> None:
+        super().__init__(core.compiler.tokenizer, core.compiler.vocab_size)
+        self._core = core
         self._make = script if callable(script) else None
         self._replies = [] if callable(script) else list(script)
         self._spell = spell
@@ -37,20 +37,20 @@ class Script(ConstraintCompiler):
         """Replies that no generation has used."""
         return self._replies[self._begun :]
 
-    def of_generation(self, engine: StepEngine, branch: int, description: Description | None) -> PythonConstraint:
+    def for_generation(self, engine: StepEngine, branch: int, description: Description | None) -> PythonConstraint:
         """Constraint to the next reply. Raises InvalidInput where none is left, and errors of a script function."""
         reply = self._reply(engine, branch)
         self._begun += 1
-        tokenizer = self._home.chat.tokenizer
-        said = tokenizer.encode(self._spell(reply, self._home.chat.format.write))
+        tokenizer = self._core.chat.tokenizer
+        said = tokenizer.encode(self._spell(reply, self._core.chat.format.write))
         own = None if description is None else self.compiled(description)
         said = own.spoken(said) if isinstance(own, ThinkingRule) else said
         name = f"reply {self._begun} of the script"
-        return self.wrapped(name, ReplyRule([*said, *tokenizer.eos_ids[:1]], tokenizer, self.vocab_size, own))
+        return self.as_native(name, ReplyRule([*said, *tokenizer.eos_ids[:1]], tokenizer, self.vocab_size, own))
 
     def _reply(self, engine: StepEngine, branch: int) -> Any:
         if self._make is not None:
-            return self._make(self._home.chat.tokenizer.decode(engine.tokens(branch).tolist(), skip_special=False))
+            return self._make(self._core.chat.tokenizer.decode(engine.tokens(branch).tolist(), skip_special=False))
         if not self.left:
             raise InvalidInput(
                 f"a generation began on branch {branch}, but all {len(self._replies)} replies of the script were "
@@ -87,7 +87,7 @@ class ReplyRule:
                     f"{self._text(said[:place])!r}; does the agent have such a tool, with arguments of these names and "
                     "types?"
                 )
-            state.say([token])
+            state.advance([token])
         if not state.complete and len(said) < len(self._tokens) and not state.allowed(self._tokens[-1:], [-1]):
             raise ConstraintFailed(
                 f"the grammar of the generation does not allow the end after {self._text(said)!r}; is anything missing?"
@@ -105,7 +105,7 @@ class ReplyState:
         self._eos = eos
         self._nothing = vocab_size  # the bit for "nothing may follow"
 
-    def say(self, tokens: list[int]) -> None:
+    def advance(self, tokens: list[int]) -> None:
         """Advances by generated tokens."""
         del self._tokens[: len(tokens)]
 
@@ -122,7 +122,7 @@ class ReplyState:
         """Draft nodes whose path agrees with the reply."""
         return [node for node, place in enumerate(self._places(tokens, parents)) if place is not None]
 
-    def fill(self, tokens: list[int], parents: list[int], masks: Masks) -> None:
+    def fill_masks(self, tokens: list[int], parents: list[int], masks: Masks) -> None:
         """Sets one bit per row: the next token of the reply."""
         for row, place in enumerate([0, *self._places(tokens, parents)]):
             if place is not None:

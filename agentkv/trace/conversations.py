@@ -35,10 +35,10 @@ class ConversationTracer:
         return Conversed(
             now(),
             branch,
-            [(self._message(each), each.start, each.end, each.read is not None) for each in conversation.entries],
+            [(self._message(each), each.start, each.end, each.parsed is not None) for each in conversation.entries],
             -1 if conversation.tools is None else self._tools(conversation.tools),
             json_of(dict(conversation.template)),
-            conversation.opened,
+            conversation.awaits_reply,
             self._state(conversation),
         )
 
@@ -53,8 +53,8 @@ class ConversationTracer:
 
     def _state(self, last: Conversation) -> int:
         chain = [last]
-        while chain[-1].before is not None and ("state", id(chain[-1])) not in self._known:
-            chain.append(chain[-1].before)
+        while chain[-1].previous is not None and ("state", id(chain[-1])) not in self._known:
+            chain.append(chain[-1].previous)
         before: int | None = None
         for state in reversed(chain):
             before = self._number("state", state, lambda s=state, b=before: self._saved(s, b))  # type: ignore[misc]

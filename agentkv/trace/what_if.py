@@ -16,6 +16,7 @@ from .replayed import Changed, Replayed
 from .story import Story, canonical
 
 if TYPE_CHECKING:
+    from .._chat.conversation import Conversation
     from .._context.branch import Branch
     from .._types.message import Message
     from .player import Player
@@ -94,16 +95,12 @@ class WhatIf:
 
     def _begin(self, player: Player, said: Conversed) -> None:
         conversation = conversation_of(self._story.values, said.state)
-        tokens = player.logs[said.branch][: conversation.base]
-        messages = [
-            dict(entry.message)
-            for entry in conversation.entries
-            if entry.read is None and entry.start >= conversation.base
-        ]
+        tokens = player.logs[said.branch][: conversation.previous_length]
+        messages = _messages_given(conversation)
         turn = max(t.turn for t in self._story.turns.values() if t.branch == said.branch and t.at <= said.at)
         for message in messages:
             message["content"] = self._override.get((turn, str(message.get("tool_call_id"))), message["content"])
-        before = conversation.before
+        before = conversation.previous
         way = self._changed[said.branch] = ChangedBranch(said.branch, len(tokens), in_turn=True)
         how = self._next_how(said)
 
@@ -162,11 +159,7 @@ class WhatIf:
         """Replays the recorded inputs of a changed branch after its change, and generates its outputs anew."""
         if isinstance(record, Conversed):
             conversation = conversation_of(self._story.values, record.state)
-            given = [
-                dict(entry.message)
-                for entry in conversation.entries
-                if entry.read is None and entry.start >= conversation.base
-            ]
+            given = _messages_given(conversation)
             if given and all(message.get("role") != "tool" for message in given):
                 way.in_turn = False
                 player.later(lambda: self._extend(player, way, given), way.number, failed=way.stop)
@@ -267,3 +260,12 @@ class ChangedBranch:
     def stop(self, error: AgentKVError) -> None:
         """Stops the branch with an error."""
         self.note.stopped = f"{type(error).__name__}: {safe_str(error)}"
+
+
+def _messages_given(conversation: Conversation) -> list[dict[str, Any]]:
+    """Messages that the conversation adds to the one before it and that no model generated."""
+    return [
+        dict(entry.message)
+        for entry in conversation.entries
+        if entry.parsed is None and entry.start >= conversation.previous_length
+    ]

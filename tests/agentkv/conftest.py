@@ -58,7 +58,7 @@ def _no_step_loop_outlives_its_module() -> Iterator[None]:
 def forwards_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forwards wait for the tasks that were woken, however slow the machine is: which rows share one is not the
     clock's. Not for tests whose tasks do nothing but ask the engine again and again."""
-    monkeypatch.setattr("agentkv._engine.mailbox.COME_BACK_S", PATIENCE)
+    monkeypatch.setattr("agentkv._engine.mailbox.WAKEUP_GRACE_S", PATIENCE)
 
 
 OpenContext = Callable[..., AbstractAsyncContextManager[kv.Context]]

@@ -131,7 +131,7 @@ def steps_table(branches: int, forward_ms: float) -> Table:
         table.add_column(column, justify="right")
     for size in VOCABULARIES:
         tokenizer = Spelling(size)
-        constraint = ConstraintCompiler(tokenizer, size).native(PERSON)  # type: ignore[arg-type]
+        constraint = ConstraintCompiler(tokenizer, size).compile(PERSON)  # type: ignore[arg-type]
         run(tokenizer, size, branches, 0, constraint)  # warms llguidance's lexer, as the first outputs of a program do
         stats, took = run(tokenizer, size, branches, forward_ms / 1e3, constraint)
         table.add_row(f"{size:,}", *columns(stats, took))

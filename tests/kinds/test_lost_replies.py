@@ -108,7 +108,7 @@ async def prepared(http: httpx.AsyncClient, verb: Verb) -> Any:
 async def ended(served: Served, http: httpx.AsyncClient) -> list[Any]:
     """What all branches were, which are closed now."""
     were = []
-    for name in list(served.server.branches._held):
+    for name in list(served.server.branches._entries):
         told = (await http.get(f"/v1/branches/{name}")).json()
         chosen = "" if name.startswith("br_") else name
         were.append((chosen, told["lease"] or "", told["tokens"], told["marks"], str(told["messages"])))

@@ -128,11 +128,11 @@ def reached(grammar: str, text: str) -> str:
         state = rule.begin()
         assert isinstance(state, GrammarState)
         if ways[at]:
-            state.say(ways[at])
+            state.advance(ways[at])
         if state.complete:
             continue
         masks = np.zeros((1, vocabulary().size // 32 + 1), np.uint32)
-        state.fill([], [], masks)
+        state.fill_masks([], [], masks)
         for token in np.flatnonzero(np.unpackbits(masks.view(np.uint8), bitorder="little")).tolist():
             piece = vocabulary().tokens[token]
             if piece and spelled.startswith(piece, at):

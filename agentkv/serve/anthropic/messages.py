@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ..server import Server
 
 
-def asked_of(server: Server, body: CountRequest) -> ReplyRequest:
+def reply_request_of(server: Server, body: CountRequest) -> ReplyRequest:
     """The request, fitted to the model. Raises ApiError, also for a thinking budget that leaves no tokens for an answer
     and, on a strict server, for thinking by a model that does not reason."""
     if core_of(server.context).chat.format.thought is not None:
@@ -52,11 +52,11 @@ async def count_tokens(server: Server, request: Request) -> Response:
     """`POST /v1/messages/count_tokens`: number of prompt tokens that `usage` of the same request would report."""
     body = await read_body(server, request, CountRequest)
     server.check_model(body.model, known="claude-")
-    asked, errors = asked_of(server, body), AnthropicErrors()
+    reply_request, errors = reply_request_of(server, body), AnthropicErrors()
 
     async def counted() -> Response:
         async with server.admitted(request.headers):
-            tokens = await server.tokens_of(asked.messages, asked.tools, asked.template)
+            tokens = await server.tokens_of(reply_request.messages, reply_request.tools, reply_request.template)
         return JSONResponse(MessageTokensCount(input_tokens=len(tokens)).model_dump(), headers=errors.headers)
 
     return CancellableResponse(counted, errors)
@@ -79,17 +79,17 @@ class _Message:
     def __init__(self, server: Server, body: MessageRequest, request: Request, errors: AnthropicErrors) -> None:
         self._server = server
         self._body = body
-        self._asked = asked_of(server, body)
+        self._reply_request = reply_request_of(server, body)
         self._headers = request.headers
         self._errors = errors
         self._id = f"msg_{secrets.token_hex(12)}"
 
     async def whole(self) -> Response:
         """Responds with the finished message."""
-        async with self._server.admitted(self._headers), self._server.prompted(self._asked) as prompted:
+        async with self._server.admitted(self._headers), self._server.prompted(self._reply_request) as prompted:
             usage = _usage(len(prompted.branch), prompted.cached)
-            written = await generate_reply(prompted.branch, self._asked)
-            self._server.remember(prompted, self._asked, written)
+            written = await generate_reply(prompted.branch, self._reply_request)
+            self._server.cache_conversation(prompted, self._reply_request, written)
         usage.output_tokens = len(written.generation.tokens)
         message = self._message(content=blocks_of(written.message), usage=usage, **stop_of(written))
         return JSONResponse(message.model_dump(mode="json", exclude_unset=True), headers=self._errors.headers)
@@ -108,7 +108,7 @@ class _Message:
 
         async with (
             self._server.admitted(self._headers),
-            self._server.prompted(self._asked, begin=begin) as prompted,
+            self._server.prompted(self._reply_request, begin=begin) as prompted,
         ):
             usage = _usage(len(prompted.branch), prompted.cached)
             blocks = Blocks(handle_of(prompted.branch).state.conversation.call_id)
@@ -117,8 +117,8 @@ class _Message:
                 for delta in part.deltas:
                     await send(*blocks.of(delta))
 
-            written = await generate_reply(prompted.branch, self._asked, tell)
-            self._server.remember(prompted, self._asked, written)
+            written = await generate_reply(prompted.branch, self._reply_request, tell)
+            self._server.cache_conversation(prompted, self._reply_request, written)
         usage.output_tokens = len(written.generation.tokens)
         total = MessageDeltaUsage(**usage.model_dump(exclude_unset=True))
         end = RawMessageDeltaEvent(type="message_delta", delta=Delta(**stop_of(written)), usage=total)

@@ -104,16 +104,16 @@ def openai_messages(system: Sequence[TextBlock], messages: Sequence[AnthropicMes
     Raises ApiError for misplaced blocks, results without a call, and calls without a result.
     """
     made = [_text("system", system)] if system else []
-    asked: dict[str, str] = {}  # ids of calls without a result yet, and their paths
+    unanswered: dict[str, str] = {}  # ids of calls without a result yet, and their paths
     for role, turn in groupby(enumerate(messages), key=lambda each: each[1].role):
         blocks = [placed for index, message in turn for placed in _placed(index, message)]
         if role == "assistant":
-            made.append(_assistant(blocks, asked))
+            made.append(_assistant(blocks, unanswered))
             continue
-        made += _others(role, blocks, asked)
-        for name, where in asked.items():
+        made += _others(role, blocks, unanswered)
+        for name, where in unanswered.items():
             raise ApiError("invalid", f"the message after it has no tool_result for {name!r}", param=where)
-    for name, where in asked.items():
+    for name, where in unanswered.items():
         raise ApiError(
             "invalid", f"the last message calls a tool, and there is no tool_result for {name!r}", param=where
         )
@@ -126,8 +126,8 @@ def _placed(index: int, message: AnthropicMessageBody) -> list[Placed]:
     return [(f"messages.{index}.content.{number}", block) for number, block in enumerate(message.content)]
 
 
-def _assistant(blocks: Sequence[Placed], asked: dict[str, str]) -> dict[str, Any]:
-    """Translates an assistant's turn; its calls are added to `asked`."""
+def _assistant(blocks: Sequence[Placed], unanswered: dict[str, str]) -> dict[str, Any]:
+    """Translates an assistant's turn; its calls are added to `unanswered`."""
     thoughts, texts, calls = [], [], []
     for where, block in blocks:
         match block:
@@ -138,7 +138,7 @@ def _assistant(blocks: Sequence[Placed], asked: dict[str, str]) -> dict[str, Any
             case ToolUse():
                 function = {"name": block.name, "arguments": block.input}
                 calls.append({"id": block.id, "type": "function", "function": function})
-                asked[block.id] = where
+                unanswered[block.id] = where
             case _:
                 raise ApiError("invalid", "a result of a tool is the user's to tell", param=where)
     message: dict[str, Any] = {"role": "assistant", "content": "".join(texts) or (None if calls else "")}
@@ -147,21 +147,21 @@ def _assistant(blocks: Sequence[Placed], asked: dict[str, str]) -> dict[str, Any
     return message | ({"tool_calls": calls} if calls else {})
 
 
-def _others(role: str, blocks: Sequence[Placed], asked: dict[str, str]) -> list[dict[str, Any]]:
-    """Translates a turn of another role. Tool results become messages of their own, and their calls leave `asked`."""
+def _others(role: str, blocks: Sequence[Placed], unanswered: dict[str, str]) -> list[dict[str, Any]]:
+    """Translates a turn of another role. Tool results become messages, and their calls leave `unanswered`."""
     made = []
     for kind, run in groupby(blocks, key=lambda placed: type(placed[1])):
         if kind is TextBlock:
             made.append(_text(role, [block for _, block in run]))
         else:
-            made += [_result(role, where, block, asked) for where, block in run]
+            made += [_result(role, where, block, unanswered) for where, block in run]
     return made
 
 
-def _result(role: str, where: str, block: Block, asked: dict[str, str]) -> dict[str, Any]:
+def _result(role: str, where: str, block: Block, unanswered: dict[str, str]) -> dict[str, Any]:
     if role != "user" or not isinstance(block, ToolResult):
         raise ApiError("invalid", f"it cannot stand in a message of the role {role!r}", param=where)
-    if asked.pop(block.tool_use_id, None) is None:
+    if unanswered.pop(block.tool_use_id, None) is None:
         told = f"no tool_use before it waits for a result under the id {block.tool_use_id!r}"
         raise ApiError("invalid", told, param=f"{where}.tool_use_id")
     text = "".join(part.text for part in block.content)

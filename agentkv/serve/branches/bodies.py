@@ -17,10 +17,10 @@ from ..http.body import MOST_STOPS, Body
 from ..http.body_errors import named
 from ..http.errors import ApiError, check_ids, error_param
 from ..openai.chat_body import AnyMessage, check_properties, template_message
-from .held import OWN_NAMES
+from .registry import OWN_NAMES
 
 if TYPE_CHECKING:
-    from .held import BranchEntry
+    from .registry import BranchEntry
 
 
 def _chosen(name: str) -> str:
@@ -49,12 +49,12 @@ class Condition(Body):
         """Whether a condition is set."""
         return self.if_length is not None or self.if_mark is not None
 
-    def check(self, held: BranchEntry) -> None:
+    def check(self, entry: BranchEntry) -> None:
         """Raises ApiError, with the branch's length and mark, if the condition does not hold."""
-        length, mark = len(held.branch), held.mark
+        length, mark = len(entry.branch), entry.mark
         for param, given, now in (("if_length", self.if_length, length), ("if_mark", self.if_mark, mark)):
             if given not in (None, now):
-                what = f"{param} is {given}, but branch {held.id} has {length} tokens, at mark {mark}; read it"
+                what = f"{param} is {given}, but branch {entry.id} has {length} tokens, at mark {mark}; read it"
                 raise ApiError("conflict", what, "condition_failed", param)
 
 

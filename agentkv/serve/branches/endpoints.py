@@ -19,7 +19,7 @@ from ..http.errors import ApiError, error_param, to_api_error
 from ..http.idempotency import Progress, respond
 from ..http.leniency import checked
 from . import bodies
-from .held import BranchEntry, missing
+from .registry import BranchEntry, missing
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -47,7 +47,7 @@ async def create_branch(server: Server, request: Request) -> Response:
                 branch = await server.with_room(
                     lambda: server.context.branch(prompt, tools=body.tools, template=body.template, overflow=server)
                 )
-                made = branch_json(server.branches.hold(branch, name=body.name, lease=body.lease), whole)
+                made = branch_json(server.branches.add(branch, name=body.name, lease=body.lease), whole)
         await emit(json.dumps(made))
 
     return respond(server.branches.answers, request, body, work)
@@ -55,14 +55,14 @@ async def create_branch(server: Server, request: Request) -> Response:
 
 async def list_branches(server: Server, request: Request) -> Response:
     """`GET /v1/branches`: branches whose names clients chose."""
-    listed = [branch_json(held, whole=False) for held in server.branches.named()]
+    listed = [branch_json(entry, whole=False) for entry in server.branches.named()]
     return JSONResponse({"object": "list", "data": listed})
 
 
 async def show_branch(server: Server, request: Request) -> Response:
     """`GET /v1/branches/{branch}`: a branch with its tokens, text and messages."""
-    with server.branches.using(request.path_params["branch"]) as held:
-        return JSONResponse(branch_json(held, whole=True))
+    with server.branches.using(request.path_params["branch"]) as entry:
+        return JSONResponse(branch_json(entry, whole=True))
 
 
 async def delete_branch(server: Server, request: Request) -> Response:
@@ -73,11 +73,11 @@ async def delete_branch(server: Server, request: Request) -> Response:
     condition = _condition(server, request)
 
     async def work(emit: Emit) -> None:
-        with server.branches.using(request.path_params["branch"]) as held:
-            with held.at_work(condition, changes=False, progress=Progress()):
-                closing = held.branch.close()
-                server.branches.drop(held)
-            await emit(json.dumps({"id": held.id, "object": "branch", "deleted": True}))
+        with server.branches.using(request.path_params["branch"]) as entry:
+            with entry.exclusive(condition, changes=False, progress=Progress()):
+                closing = entry.branch.close()
+                server.branches.drop(entry)
+            await emit(json.dumps({"id": entry.id, "object": "branch", "deleted": True}))
             await closing
 
     return respond(server.branches.answers, request, None, work)
@@ -89,15 +89,15 @@ async def stop_branch(server: Server, request: Request) -> Response:
     whole, progress = _whole(request), Progress()
 
     async def work(emit: Emit) -> None:
-        with server.branches.using(request.path_params["branch"]) as held:
-            await held.stop()
-            with held.at_work(bodies.Condition(), changes=True, progress=progress):
-                if body.length is not None and body.length < len(held.branch):
-                    await held.branch.rollback(body.length)
-                stopped = branch_json(held, whole)
+        with server.branches.using(request.path_params["branch"]) as entry:
+            await entry.stop()
+            with entry.exclusive(bodies.Condition(), changes=True, progress=progress):
+                if body.length is not None and body.length < len(entry.branch):
+                    await entry.branch.rollback(body.length)
+                stopped = branch_json(entry, whole)
             await emit(json.dumps(stopped))
 
-    return respond(_held(server, request).answers, request, body, work, progress)
+    return respond(_entry_of(server, request).answers, request, body, work, progress)
 
 
 def verb(kind: type[B], does: Verb[B], *, changes: bool = False) -> Callable[[Server, Request], Awaitable[Response]]:
@@ -109,46 +109,46 @@ def verb(kind: type[B], does: Verb[B], *, changes: bool = False) -> Callable[[Se
         whole, progress = _whole(request), Progress()
 
         async def work(emit: Emit) -> None:
-            with server.branches.using(request.path_params["branch"]) as held:
+            with server.branches.using(request.path_params["branch"]) as entry:
                 async with server.admitted(request.headers):
-                    with held.at_work(body, changes, progress):
-                        more = await does(server, held, body)
-                        done = {**branch_json(held, whole), **more}
+                    with entry.exclusive(body, changes, progress):
+                        more = await does(server, entry, body)
+                        done = {**branch_json(entry, whole), **more}
             await emit(json.dumps(done))
 
-        return respond(_held(server, request).answers, request, body, work, progress)
+        return respond(_entry_of(server, request).answers, request, body, work, progress)
 
     endpoint.__name__ = f"{does.__name__.strip('_')}_branch"
     endpoint.__doc__ = does.__doc__
     return endpoint
 
 
-async def _fork(server: Server, held: BranchEntry, body: bodies.Fork) -> Mapping[str, Any]:
+async def _fork(server: Server, entry: BranchEntry, body: bodies.Fork) -> Mapping[str, Any]:
     """Forks a branch; the children have its history."""
     count = body.count
     with server.branches.room(count, body.names or ()):
-        forks = await server.with_room(lambda: held.branch.fork(count))
-        lease = body.lease or held.lease
+        forks = await server.with_room(lambda: entry.branch.fork(count))
+        lease = body.lease or entry.lease
         made = [
-            server.branches.hold(fork, name=name, parent=held.id, lease=lease)
+            server.branches.add(fork, name=name, parent=entry.id, lease=lease)
             for fork, name in zip(forks, body.names or repeat(None), strict=False)
         ]
         return {"forks": [branch_json(fork, whole=False) for fork in made]}
 
 
-async def _extend(server: Server, held: BranchEntry, body: bodies.Extend) -> Mapping[str, Any]:
+async def _extend(server: Server, entry: BranchEntry, body: bodies.Extend) -> Mapping[str, Any]:
     """Adds text, token ids or messages to a branch."""
     prompt = body.prompt(server.context.model_info.vocab_size)
     if prompt is None:
         raise ApiError("invalid", "nothing to add; give text, tokens or messages", param="text")
     with error_param(body.given_as):
-        extended = await server.with_room(lambda: held.branch.extend(prompt, template=body.template))
+        extended = await server.with_room(lambda: entry.branch.extend(prompt, template=body.template))
     return {"extended": asdict(extended)}
 
 
-async def _rollback(server: Server, held: BranchEntry, body: bodies.Rollback) -> Mapping[str, Any]:
+async def _rollback(server: Server, entry: BranchEntry, body: bodies.Rollback) -> Mapping[str, Any]:
     """Rolls a branch back to a length or a mark."""
-    branch = held.branch
+    branch = entry.branch
     given = [each for each in (body.length, body.name, body.mark) if each is not None]
     if len(given) != 1:
         raise ApiError("invalid", "give one of length, name and mark", param="length")
@@ -167,22 +167,22 @@ async def _rollback(server: Server, held: BranchEntry, body: bodies.Rollback) ->
     return {}
 
 
-async def _mark(server: Server, held: BranchEntry, body: bodies.MarkBody) -> Mapping[str, Any]:
+async def _mark(server: Server, entry: BranchEntry, body: bodies.MarkBody) -> Mapping[str, Any]:
     """Names the present end of a branch."""
-    held.branch.mark(body.name)
+    entry.branch.mark(body.name)
     return {}
 
 
-async def _adopt(server: Server, held: BranchEntry, body: bodies.Adopt) -> Mapping[str, Any]:
+async def _adopt(server: Server, entry: BranchEntry, body: bodies.Adopt) -> Mapping[str, Any]:
     """Replaces a branch's history by that of another branch."""
     with server.branches.using(body.other) as other:
-        await server.with_room(lambda: held.branch.adopt(other.branch))
+        await server.with_room(lambda: entry.branch.adopt(other.branch))
     return {}
 
 
-async def _select(server: Server, held: BranchEntry, body: bodies.Select) -> Mapping[str, Any]:
+async def _select(server: Server, entry: BranchEntry, body: bodies.Select) -> Mapping[str, Any]:
     """Selects the likeliest of some continuations; the branch stays as it is."""
-    choice = await server.with_room(lambda: held.branch.select(body.choices))
+    choice = await server.with_room(lambda: entry.branch.select(body.choices))
     chosen = {"text": choice.text, "index": choice.index, "logprob": choice.logprob, "logprobs": choice.logprobs}
     return {"choice": chosen}
 
@@ -205,27 +205,27 @@ async def generate_on_branch(server: Server, request: Request) -> Response:
     how, whole, progress = body.how(), _whole(request), Progress()
     name = request.path_params["branch"]
 
-    async def generated(held: BranchEntry) -> Mapping[str, Any]:
-        return _generation(await held.branch.generate(**how, output_retries=0))
+    async def generated(entry: BranchEntry) -> Mapping[str, Any]:
+        return _generation(await entry.branch.generate(**how, output_retries=0))
 
-    async def streamed(held: BranchEntry, emit: Emit) -> Mapping[str, Any]:
-        async with held.branch.stream(**how, keep=body.keep) as tokens:
-            await emit(json.dumps({"length": len(held.branch)}), "begin")
+    async def streamed(entry: BranchEntry, emit: Emit) -> Mapping[str, Any]:
+        async with entry.branch.stream(**how, keep=body.keep) as tokens:
+            await emit(json.dumps({"length": len(entry.branch)}), "begin")
             async for token in tokens:
                 await emit(json.dumps(_token(token)), "token")
         return _generation(tokens.generation)
 
     async def run(made: Callable[[BranchEntry], Awaitable[Mapping[str, Any]]]) -> str:
-        with server.branches.using(name) as held:
+        with server.branches.using(name) as entry:
             scope, ended = anyio.CancelScope(), anyio.Event()
-            held.running[scope] = ended
+            entry.running[scope] = ended
             try:
                 with scope:
                     async with server.admitted(request.headers):
-                        with held.at_work(body, changes=True, progress=progress):
-                            return json.dumps({"generation": await made(held)} | branch_json(held, whole))
+                        with entry.exclusive(body, changes=True, progress=progress):
+                            return json.dumps({"generation": await made(entry)} | branch_json(entry, whole))
             finally:
-                del held.running[scope]
+                del entry.running[scope]
                 ended.set()
             raise ApiError("conflict", "the generation was stopped", "stopped")
 
@@ -233,24 +233,24 @@ async def generate_on_branch(server: Server, request: Request) -> Response:
         await emit(await run(generated))
 
     async def stream(emit: Emit) -> None:
-        await emit(await run(lambda held: streamed(held, emit)), "generation")
+        await emit(await run(lambda entry: streamed(entry, emit)), "generation")
 
-    answers = _held(server, request).answers
+    answers = _entry_of(server, request).answers
     return respond(answers, request, body, stream if body.stream else work, progress, stream=body.stream)
 
 
-def branch_json(held: BranchEntry, whole: bool) -> dict[str, Any]:
+def branch_json(entry: BranchEntry, whole: bool) -> dict[str, Any]:
     """JSON of a branch; with `whole` its tokens, text and messages as well."""
-    branch = held.branch
+    branch = entry.branch
     branch_told: dict[str, Any] = {
-        "id": held.id,
+        "id": entry.id,
         "object": "branch",
         "number": branch.id,
-        "parent": held.parent,
-        "lease": held.lease,
+        "parent": entry.parent,
+        "lease": entry.lease,
         "length": len(branch),
         "reused": branch.reused,
-        "mark": held.mark,
+        "mark": entry.mark,
         "marks": {name: mark.length for name, mark in branch.marks.items()},
     }
     if whole:
@@ -302,10 +302,10 @@ def _condition(server: Server, request: Request) -> bodies.Condition:
     return checked(bodies.Condition, given, server.ignored)
 
 
-def _held(server: Server, request: Request) -> BranchEntry:
+def _entry_of(server: Server, request: Request) -> BranchEntry:
     """The branch of a request's path. Raises ApiError."""
     name = request.path_params["branch"]
-    held = server.branches.get(name)
-    if held is None:
+    entry = server.branches.get(name)
+    if entry is None:
         raise missing(name)
-    return held
+    return entry

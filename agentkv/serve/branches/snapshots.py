@@ -73,8 +73,8 @@ async def publish_branch(server: Server, request: Request) -> Response:
                 except ApiError:
                     branch.close()
                     raise
-                held = server.branches.hold(branch, name=name, revision=body.revision)
-        await emit(json.dumps({**branch_json(held, whole=False), "revision": held.revision}))
+                entry = server.branches.add(branch, name=name, revision=body.revision)
+        await emit(json.dumps({**branch_json(entry, whole=False), "revision": entry.revision}))
 
     return respond(server.branches.answers, request, body, work)
 
@@ -84,9 +84,9 @@ async def show_snapshot(server: Server, request: Request) -> Response:
     name = request.path_params["branch"]
     if server.branches.get(name) is None:
         raise _not_found(server, name)
-    with server.branches.using(name) as held:
-        revision = held.revision  # read first: if the branch changes meanwhile, publishing over it is refused
-        published = await snapshot_of(held.branch)
+    with server.branches.using(name) as entry:
+        revision = entry.revision  # read first: if the branch changes meanwhile, publishing over it is refused
+        published = await snapshot_of(entry.branch)
         shown = {"branch": published.model_dump(mode="json"), "revision": revision}
         return JSONResponse({**shown, "fingerprint": server.context.model_info.fingerprint})
 
@@ -104,7 +104,7 @@ async def _made(server: Server, published: PublishedBranch) -> Branch:
 
 
 def _not_found(server: Server, name: str) -> ApiError:
-    names = [held.id for held in server.branches.named()]
+    names = [entry.id for entry in server.branches.named()]
     there = f"there are {', '.join(map(repr, names[:8]))}{' ...' if names[8:] else ''}" if names else "there is none"
     what = f"no branch is published as {name!r}; {there}. It may have been idle for too long: publish it again"
     return ApiError("missing", what, "branch_not_found")

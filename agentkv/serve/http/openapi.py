@@ -21,7 +21,7 @@ def openapi(
     """Makes the description of all endpoints.
 
     Args:
-        endpoints: by method and path; the first line of a docstring becomes the summary.
+        endpoints: by method and path; the first sentence of a docstring becomes the summary.
         bodies: body class of each endpoint that reads one.
         models: names that `model` of a body may have.
     """
@@ -52,10 +52,18 @@ def _operation(path: str, endpoint: Callable[..., Any]) -> dict[str, Any]:
     names = re.findall(r"{(\w+)}", path)
     return {
         "operationId": endpoint.__name__,
-        "summary": (endpoint.__doc__ or "").partition("\n")[0],
+        "summary": _first_sentence(endpoint.__doc__ or ""),
         "parameters": [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names],
         "responses": {
             "200": {"description": "What was asked for; server-sent events where `stream` is true."},
             "4XX": {"description": "An error in the shape of the path's protocol."},
         },
     }
+
+
+def _first_sentence(text: str) -> str:
+    """The first sentence of a docstring on one line: of its first paragraph, up to a full stop that is followed by a
+    space."""
+    paragraph = " ".join(text.strip().partition("\n\n")[0].split())
+    sentence, stop, _ = paragraph.partition(". ")
+    return sentence + stop.strip()

@@ -27,8 +27,7 @@ from ..reply import Reply, ReplyChunk, generate_reply
 from .chat_body import ChatRequest
 from .errors import OpenAIErrors
 from .logprobs import logprobs_of
-from .prompt_progress import PromptProgress
-from .usage import usage_of
+from .usage import PromptProgress, usage_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -48,8 +47,8 @@ async def create_chat_completion(server: Server, request: Request) -> Response:
     server.check_model(body.model)
     if (body.n or 1) > server.settings.most_choices:
         raise ApiError("invalid", f"n is {body.n}, but at most {server.settings.most_choices} are made", param="n")
-    asked = server.checked(body.asked(server.context.model_info.vocab_size))
-    completion = _Completion(server, body, asked, request)
+    reply_request = server.checked(body.asked(server.context.model_info.vocab_size))
+    completion = _Completion(server, body, reply_request, request)
     if body.stream:
         return EventStream(completion.stream, ERRORS)
     return CancellableResponse(completion.whole, ERRORS)
@@ -58,21 +57,21 @@ async def create_chat_completion(server: Server, request: Request) -> Response:
 class _Completion:
     """One request being answered."""
 
-    def __init__(self, server: Server, body: ChatRequest, asked: ReplyRequest, request: Request) -> None:
+    def __init__(self, server: Server, body: ChatRequest, reply_request: ReplyRequest, request: Request) -> None:
         self._server = server
         self._body = body
-        self._asked = asked
+        self._reply_request = reply_request
         self._headers = request.headers
         self._id = f"chatcmpl-{secrets.token_hex(12)}"
         self._created = int(time.time())
 
     async def whole(self) -> Response:
         """Responds with the finished messages."""
-        async with self._server.admitted(self._headers), self._server.prompted(self._asked) as prompted:
+        async with self._server.admitted(self._headers), self._server.prompted(self._reply_request) as prompted:
             async with self._branches(prompted.branch) as branches:
                 prompt, first = len(prompted.branch), self._ids("prompt_token_ids", prompted.branch.tokens)
-                written = await gather(*(generate_reply(branch, self._asked) for branch in branches))
-            self._server.remember(prompted, self._asked, written[0])
+                written = await gather(*(generate_reply(branch, self._reply_request) for branch in branches))
+            self._server.cache_conversation(prompted, self._reply_request, written[0])
         completion = ChatCompletion.model_construct(
             **self._frame("chat.completion"),
             choices=[self._choice(index, each) for index, each in enumerate(written)],
@@ -93,12 +92,12 @@ class _Completion:
 
         async with (
             self._server.admitted(self._headers),
-            self._server.prompted(self._asked, begin=begin) as prompted,
+            self._server.prompted(self._reply_request, begin=begin) as prompted,
         ):
             async with self._branches(prompted.branch) as branches:
                 prompt = len(prompted.branch)
                 written = await gather(*(self._message(index, branch, send) for index, branch in enumerate(branches)))
-            self._server.remember(prompted, self._asked, written[0])
+            self._server.cache_conversation(prompted, self._reply_request, written[0])
         if self._body.stream_options and self._body.stream_options.include_usage:
             await send([], usage=_usage(prompt, prompted.cached, written))
         await emit("[DONE]")
@@ -118,13 +117,13 @@ class _Completion:
                     await send([_chunk(index, said, logprobs=logprobs if content else None)])
                     logprobs = None if content else logprobs
 
-        written = await generate_reply(branch, self._asked, tell)
+        written = await generate_reply(branch, self._reply_request, tell)
         ids = self._ids("token_ids", written.generation.tokens)
         await send([_chunk(index, {}, finish_reason=_finish(written), **ids)])
         return written
 
     def _branches(self, branch: Branch) -> Choices:
-        return Choices(self._server, branch, self._asked.sampling.seed, self._body.n or 1)
+        return Choices(self._server, branch, self._reply_request.sampling.seed, self._body.n or 1)
 
     async def _send(self, emit: Emit, choices: Sequence[ChunkChoice], **more: Any) -> None:
         chunk = ChatCompletionChunk.model_construct(

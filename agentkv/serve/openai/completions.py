@@ -21,9 +21,8 @@ from ..prompts import Progress, PromptBegun
 from .chat import ERRORS
 from .completions_body import CompletionRequest, Prompt
 from .logprobs import TextLogprobs
-from .prompt_progress import PromptProgress
 from .sampling_body import stops_of
-from .usage import usage_of
+from .usage import PromptProgress, usage_of
 
 if TYPE_CHECKING:
     from openai.types import CompletionUsage

@@ -85,8 +85,8 @@ async def create_response(server: Server, request: Request) -> Response:
     body = await read_body(server, request, ResponsesRequest)
     server.check_model(body.model)
     items = body.items(server.ignored)
-    asked = server.checked(body.asked(items, server.context.model_info.vocab_size))
-    creation = _Creation(server, body, items, asked, request.headers)
+    reply_request = server.checked(body.asked(items, server.context.model_info.vocab_size))
+    creation = _Creation(server, body, items, reply_request, request.headers)
     if body.stream:
         return EventStream(creation.stream, ERRORS)
     return CancellableResponse(creation.whole, ERRORS)
@@ -100,15 +100,15 @@ class _Creation:
         server: Server,
         body: ResponsesRequest,
         items: Sequence[Mapping[str, Any]],
-        asked: ReplyRequest,
+        reply_request: ReplyRequest,
         headers: Mapping[str, str],
     ) -> None:
         self._server = server
         self._body = body
         self._items = items
-        self._asked = asked
+        self._reply_request = reply_request
         instructions = body.instructions and without_header(body.instructions, server.ignored)
-        self._begins = ResponsePrefix(instructions, asked.tools, asked.template)
+        self._begins = ResponsePrefix(instructions, reply_request.tools, reply_request.template)
         self._headers = headers
         self._id = new_id("resp")
         self._created = int(time.time())
@@ -118,7 +118,7 @@ class _Creation:
         """Responds with the finished response."""
         async with self._server.admitted(self._headers), self._prompted() as prompted:
             output, prompt = self._output(prompted.branch), len(prompted.branch)
-            written = await generate_reply(prompted.branch, self._asked)
+            written = await generate_reply(prompted.branch, self._reply_request)
             for part in written.parts:
                 list(output.read(part))
             list(output.end(written.cut))
@@ -150,7 +150,7 @@ class _Creation:
                 for event in output.read(part):
                     await self._send(emit, event)
 
-            written = await generate_reply(prompted.branch, self._asked, tell)
+            written = await generate_reply(prompted.branch, self._reply_request, tell)
             for event in output.end(written.cut):
                 await self._send(emit, event)
             response = self._ended(output, written, prompted, prompt)
@@ -172,16 +172,16 @@ class _Creation:
     def _prompted(self, begin: Begin = untold) -> AbstractAsyncContextManager[Prompted]:
         """The prompted branch: it continues the previous response's branch if that begins with the same instructions,
         tools and template. Else all tokens differ, and the whole conversation is a new prompt."""
-        begins, asked = self._begins, self._asked
+        begins, reply_request = self._begins, self._reply_request
         previous = self._body.previous_response_id
         if previous is None:
-            self._asked = replace(asked, messages=[*begins.messages, *asked.messages])
-            return self._server.prompted(self._asked, begin=begin)
+            self._reply_request = replace(reply_request, messages=[*begins.messages, *reply_request.messages])
+            return self._server.prompted(self._reply_request, begin=begin)
         kept, stored = found(self._server, previous, _no_previous(previous))
         if stored.begins == begins:
-            return self._server.prompted(asked, kept, begin)
+            return self._server.prompted(reply_request, kept, begin)
         said = messages_of(kept.branch)[len(stored.begins.messages) :]
-        anew = replace(asked, messages=[*begins.messages, *said, *asked.messages])
+        anew = replace(reply_request, messages=[*begins.messages, *said, *reply_request.messages])
         return self._server.prompted(anew, begin=begin)
 
     def _output(self, branch: Branch) -> ResponseOutput:
@@ -201,9 +201,9 @@ class _Creation:
                 kept = await self._server.with_room(prompted.branch.fork)
             except TooManyBranches:  # then it can be continued by its id only
                 return prompted.keep(kept_as(self._id), promised=True, note=stored)
-            self._server.shelf.put(kept_as(self._id), kept, promised=True, note=stored)
+            self._server.cache.put(kept_as(self._id), kept, promised=True, note=stored)
         if self._body.previous_response_id is None:
-            self._server.remember(prompted, self._asked, written)
+            self._server.cache_conversation(prompted, self._reply_request, written)
 
     def _ended(self, output: ResponseOutput, written: Reply, prompted: Prompted, prompt: int) -> dict[str, Any]:
         made = len(written.generation.tokens)
@@ -234,17 +234,17 @@ class _Creation:
             "metadata": body.metadata or {},
             "model": body.model,
             "output": output,
-            "parallel_tool_calls": self._asked.parallel,
+            "parallel_tool_calls": self._reply_request.parallel,
             "previous_response_id": body.previous_response_id,
             "reasoning": {"effort": body.reasoning and body.reasoning.effort, "summary": None},
             "service_tier": "default",
             "store": body.stored,
-            "temperature": self._asked.sampling.temperature,
+            "temperature": self._reply_request.sampling.temperature,
             "text": {"format": _format(body)},
             "tool_choice": _choice(body),
             "tools": [_tool(tool) for tool in body.tools or ()],
-            "top_logprobs": self._asked.top_logprobs,
-            "top_p": self._asked.sampling.top_p,
+            "top_logprobs": self._reply_request.top_logprobs,
+            "top_p": self._reply_request.sampling.top_p,
             "truncation": "disabled",
             "usage": None,
             "user": body.user,
@@ -255,7 +255,7 @@ class _Creation:
 
 def found(server: Server, response: str, missing: ApiError) -> tuple[CachedConversation, Stored]:
     """Looks up a stored response. Raises `missing`."""
-    kept = server.shelf.kept(kept_as(response))
+    kept = server.cache.kept(kept_as(response))
     if kept is None:
         raise missing
     assert isinstance(kept.note, Stored)
@@ -299,7 +299,7 @@ async def delete_response(server: Server, request: Request) -> Response:
     """
     _stored(server, request)
     response = request.path_params["response"]
-    server.shelf.drop(kept_as(response))
+    server.cache.drop(kept_as(response))
     return JSONResponse({"id": response, "object": "response", "deleted": True})
 
 
@@ -309,17 +309,17 @@ async def list_input_items(server: Server, request: Request) -> Response:
     Newest first, or by the parameters `order`, `after` and `limit`.
     """
     items = list(_stored(server, request, "order", "after", "limit").items)
-    asked = request.query_params
-    if asked.get("order", "desc") not in ("asc", "desc"):
+    query = request.query_params
+    if query.get("order", "desc") not in ("asc", "desc"):
         raise ApiError("invalid", "order must be asc or desc", param="order")
-    if asked.get("order", "desc") == "desc":
+    if query.get("order", "desc") == "desc":
         items.reverse()
-    if "after" in asked:
+    if "after" in query:
         ids = [item["id"] for item in items]
-        if asked["after"] not in ids:
+        if query["after"] not in ids:
             raise ApiError("invalid", "after names no item of this response", param="after")
-        items = items[ids.index(asked["after"]) + 1 :]
-    limit = asked.get("limit", "20")
+        items = items[ids.index(query["after"]) + 1 :]
+    limit = query.get("limit", "20")
     if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:4]) <= 100):
         raise ApiError("invalid", "limit must be a number from 1 to 100", param="limit")
     page = items[: int(limit)]

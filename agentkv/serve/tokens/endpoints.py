@@ -14,12 +14,13 @@ from ..._context.generate import GenerationRequest
 from ..._context.handle import core_of, handle_of
 from ..._context.stream import DEFAULT_BUFFER, TokenStream
 from ..._engine.commands import Job, check_finished
-from ..checks import NO_BRANCH, check_going_on
+from ..._types.errors import InvalidInput, PositionsExhausted
+from ...output._matcher import ConstraintFailed
 from ..http.body import read_body
 from ..http.errors import ApiError
 from ..http.responses import CancellableResponse, Events, EventStream
 from ..openai.chat import ERRORS
-from ..prompts import PromptBegun
+from ..prompts import NO_BRANCH, PromptBegun
 from .bodies import GenerateTokens, Prompt, SelectTokens
 
 if TYPE_CHECKING:
@@ -73,10 +74,10 @@ async def generate_tokens(server: Server, request: Request) -> Response:
         body.constraint(),
         wait_for_room=False,
         buffer=DEFAULT_BUFFER,
-        made=body.made,
-        output_made=body.output_made,
+        n_generated=body.made,
+        n_output=body.output_made,
     )
-    await check_going_on(asked, body)
+    await _check_continuation(asked, body)
 
     async def stream(emit: Events) -> None:
         async def begin(begun: PromptBegun) -> None:
@@ -172,3 +173,21 @@ def _read(folder: Path) -> dict[str, str]:
     from agentkv_runtime.text.tokenizer import TOKENIZER_FILES
 
     return {name: (folder / name).read_text("utf-8") for name in TOKENIZER_FILES if (folder / name).is_file()}
+
+
+async def _check_continuation(request: GenerationRequest, body: GenerateTokens) -> None:
+    """Raises ApiError, InvalidInput or PositionsExhausted where these tokens cannot be continued as requested."""
+    await request.prepare()
+    length, limit = len(body.tokens), request.core.context.model_info.max_positions
+    if body.made > length:
+        raise ApiError("invalid", f"made is {body.made}, but there are {length} tokens", "invalid_value", "made")
+    if limit is not None and length >= limit:
+        raise PositionsExhausted(f"{length} tokens leave no position of the model's {limit}; give less")
+    constraint = request.output.constraint
+    if constraint is None or not body.output_made:
+        return
+    try:
+        request.core.compiler.compile(constraint).rule.begin().advance(list(body.tokens[-body.output_made :]))
+    except ConstraintFailed as error:
+        what = f"the last {body.output_made} tokens are not the beginning of such an output: {error}"
+        raise InvalidInput(what) from error

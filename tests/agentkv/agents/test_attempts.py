@@ -152,12 +152,12 @@ async def test_cancelling_threads_at_any_moment_leaks_no_slot() -> None:
 
     async def one() -> None:
         with anyio.move_on_after(rng.random() * 0.012):
-            await (await threads.place()).run(lambda: runs.append(time.sleep(rng.random() * 0.002)))
+            await (await threads.acquire()).run(lambda: runs.append(time.sleep(rng.random() * 0.002)))
 
     async with anyio.create_task_group() as group:
         for _ in range(150):
             group.start_soon(one)
     await until_idle(threads)
     for _ in range(3):
-        await (await threads.place()).run(lambda: None)
+        await (await threads.acquire()).run(lambda: None)
     await until_idle(threads)

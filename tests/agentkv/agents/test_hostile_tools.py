@@ -172,7 +172,7 @@ async def test_a_call_that_waited_for_a_thread_in_vain_never_ran() -> None:
         desk = ToolEnvironment({"look": look}, context, threads, ctx.tokenizer, emit, ask)
 
         async def hold() -> None:
-            place = await threads.place()
+            place = await threads.acquire()
             began.set()
             await place.run(lambda: release.wait(PATIENCE))
 

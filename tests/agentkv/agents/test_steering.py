@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import agentkv as kv
-from agentkv.agents.steering import HeldTo, Steering
+from agentkv.agents.steering import CallRules, Steering
 
 from .conftest import NO_CALL, ONE_CALL, OpenDesk, as_tool, desk_agent
 
@@ -18,7 +18,7 @@ NAMES = ["weather", "stock", "train"]
 
 def held(
     steering: Steering, done: list[str], given: str = "auto", called: bool | None = None, last: bool = False
-) -> HeldTo:
+) -> CallRules:
     return steering.next(given, done, bool(done) if called is None else called, last)
 
 
@@ -28,33 +28,33 @@ ONLY = frozenset
 @pytest.mark.parametrize(
     ("options", "done", "expected"),
     [
-        ({}, [], HeldTo()),
-        ({"tool_choice": "required"}, [], HeldTo("required")),
-        ({"tool_choice": "required"}, ["stock"], HeldTo()),
-        ({"tool_choice": "stock"}, [], HeldTo("stock")),
-        ({"tool_choice": "stock"}, ["stock"], HeldTo()),
-        ({"tool_choice": "none"}, ["stock"], HeldTo("none")),
-        ({"allowed_tools": ["stock"]}, [], HeldTo("auto", ONLY({"stock"}))),
-        ({"required": ["stock", "train"]}, [], HeldTo("required", ONLY({"stock"}), 1)),
-        ({"required": ["stock", "train"]}, ["train"], HeldTo("required", ONLY({"stock"}), 1)),
-        ({"required": ["stock", "train"]}, ["stock"], HeldTo("required", ONLY({"train"}), 1)),
-        ({"required": ["stock", "train"]}, ["stock", "weather", "train"], HeldTo()),
-        ({"required": ["stock", "stock"]}, ["stock"], HeldTo("required", ONLY({"stock"}), 1)),
-        ({"required": {"stock", "train"}}, [], HeldTo("required", ONLY({"stock", "train"}))),
-        ({"required": {"stock", "train"}}, ["train"], HeldTo("required", ONLY({"stock"}))),
-        ({"required": ["stock"], "final_tool": "train"}, [], HeldTo("required", ONLY({"stock"}), 1)),
-        ({"required": ["stock"], "final_tool": "train"}, ["stock"], HeldTo("required")),
-        ({"final_tool": "train", "tool_choice": "stock"}, [], HeldTo("stock")),
-        ({"final_tool": "train", "tool_choice": "stock"}, ["stock"], HeldTo("required")),
+        ({}, [], CallRules()),
+        ({"tool_choice": "required"}, [], CallRules("required")),
+        ({"tool_choice": "required"}, ["stock"], CallRules()),
+        ({"tool_choice": "stock"}, [], CallRules("stock")),
+        ({"tool_choice": "stock"}, ["stock"], CallRules()),
+        ({"tool_choice": "none"}, ["stock"], CallRules("none")),
+        ({"allowed_tools": ["stock"]}, [], CallRules("auto", ONLY({"stock"}))),
+        ({"required": ["stock", "train"]}, [], CallRules("required", ONLY({"stock"}), 1)),
+        ({"required": ["stock", "train"]}, ["train"], CallRules("required", ONLY({"stock"}), 1)),
+        ({"required": ["stock", "train"]}, ["stock"], CallRules("required", ONLY({"train"}), 1)),
+        ({"required": ["stock", "train"]}, ["stock", "weather", "train"], CallRules()),
+        ({"required": ["stock", "stock"]}, ["stock"], CallRules("required", ONLY({"stock"}), 1)),
+        ({"required": {"stock", "train"}}, [], CallRules("required", ONLY({"stock", "train"}))),
+        ({"required": {"stock", "train"}}, ["train"], CallRules("required", ONLY({"stock"}))),
+        ({"required": ["stock"], "final_tool": "train"}, [], CallRules("required", ONLY({"stock"}), 1)),
+        ({"required": ["stock"], "final_tool": "train"}, ["stock"], CallRules("required")),
+        ({"final_tool": "train", "tool_choice": "stock"}, [], CallRules("stock")),
+        ({"final_tool": "train", "tool_choice": "stock"}, ["stock"], CallRules("required")),
     ],
 )
-def test_what_the_next_message_is_held_to(options: dict[str, Any], done: list[str], expected: HeldTo) -> None:
+def test_what_the_next_message_is_held_to(options: dict[str, Any], done: list[str], expected: CallRules) -> None:
     steering = Steering(**options)
     assert held(steering, done, given=str(steering.tool_choice)) == expected
 
 
 def test_the_last_message_is_a_call_of_the_final_tool() -> None:
-    assert held(Steering(final_tool="train"), ["stock"], last=True) == HeldTo("train")
+    assert held(Steering(final_tool="train"), ["stock"], last=True) == CallRules("train")
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_the_last_message_is_a_call_of_the_final_tool() -> None:
     [("auto", None, NAMES), ("required", ["stock"], ["stock"]), ("none", None, []), ("train", None, ["train"])],
 )
 def test_which_tools_a_message_may_call(choice: str, allowed: list[str] | None, may: list[str]) -> None:
-    to = HeldTo(choice, None if allowed is None else frozenset(allowed))
+    to = CallRules(choice, None if allowed is None else frozenset(allowed))
     assert [name for name in NAMES if to.allows(name)] == may
     assert to.must_call == (choice in ("required", "train"))
 
@@ -284,7 +284,7 @@ async def test_a_call_of_another_tool_is_refused_in_words(table: Any) -> None:
     from dataclasses import replace
 
     async with table(as_tool("stock"), as_tool("train")) as desk:
-        desk.desk = replace(desk.desk, held=HeldTo("auto", frozenset({"train"})))
+        desk.desk = replace(desk.desk, rules=CallRules("auto", frozenset({"train"})))
         record = await desk.run("stock", product="Lumora")
         assert (record.status, record.attempts) == ("invalid", 0)
         assert record.error == "stock may not be called now; of the tools train may"

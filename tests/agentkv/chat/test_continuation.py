@@ -325,7 +325,7 @@ def test_a_message_of_the_assistant_s_own_is_gone_on_with(
     question, begun = {"role": "user", "content": "Well?"}, {"role": "assistant", "content": "It rains \n"}
     log.extend([question, begun], speaks=at_once)
     if not at_once:
-        assert log.conversation.awaits_turn(len(log.tokens))
+        assert log.conversation.needs_turn_at(len(log.tokens))
         log.extend([], speaks=True)
     assert log.tokenizer.decode(log.tokens, skip_special=False).endswith("It rains")
     assert [message.content for message in log.messages] == ["Well?", "It rains"]
@@ -348,8 +348,8 @@ def test_a_turn_is_opened_behind_a_system_s_message(tokenizer_of: Callable[[str]
         log.extend(messages)
     except kv.InvalidInput:
         return  # its template has no system message there
-    if log.conversation.awaits_turn(len(log.tokens)):
+    if log.conversation.needs_turn_at(len(log.tokens)):
         log.extend([], speaks=True)
     whole = log.chat.render(messages, None, True, {}, 10, no_check)
     assert log.tokens.tolist() == log.tokenizer.encode_rendered(whole)
-    assert log.conversation.is_opened_at(len(log.tokens))
+    assert log.conversation.awaits_reply_at(len(log.tokens))

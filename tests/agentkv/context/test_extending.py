@@ -66,9 +66,9 @@ def held_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[Adoption]:
 
 async def submitted(ctx: kv.Context, verb: Callable[[], object]) -> None:
     """Returns once what `verb` does has sent one more command."""
-    count = ctx._core.loop._outbox.submitted
+    count = ctx._core.loop._commands.submitted
     verb()
-    await until(lambda: ctx._core.loop._outbox.submitted > count)
+    await until(lambda: ctx._core.loop._commands.submitted > count)
 
 
 async def test_a_mark_does_not_hold_behind_a_rewrite_that_came_first(

@@ -99,7 +99,7 @@ class Session:
         finally:
             if stream._finished is not None:
                 left = stream.generation.tokens
-                whole = keep == "made" or not stream._job.cut
+                whole = keep == "made" or not stream._job.was_truncated
                 assert left[: len(read)] == read
                 assert whole or left == read
 

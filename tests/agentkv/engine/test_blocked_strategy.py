@@ -171,7 +171,7 @@ async def test_a_forward_in_python_is_no_strategy(
 
     monkeypatch.setattr(TorchModel, "forward", takes_its_time)
     monkeypatch.setattr(StrategyWatchdog, "interrupt", counted)
-    monkeypatch.setattr("agentkv._engine.loop.PATIENCE_S", 0.01)
+    monkeypatch.setattr("agentkv._engine.loop.WATCH_INTERVAL_S", 0.01)
     async with kv.Context.open(tiny_hf_folder("llama"), capacity=256, kv_dtype="fp32", backend="torch") as ctx:
         branch, other = await ctx.branch("The quick"), await ctx.branch("fox")
         slow.set()
@@ -190,7 +190,7 @@ async def test_an_interrupt_that_comes_in_c_code_is_the_strategys_own(
     open_context: OpenContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Python raises it at its next call, which may be outside of the strategy."""
-    monkeypatch.setattr("agentkv._engine.loop.PATIENCE_S", 0.01)
+    monkeypatch.setattr("agentkv._engine.loop.WATCH_INTERVAL_S", 0.01)
     monkeypatch.setattr("agentkv._engine.watchdog.LOOKS_BEFORE_GIVING_UP", 10**6)
     numbers, computing = np.full(4_000_000, 1.5), threading.Event()
 

@@ -30,11 +30,11 @@ class Ticks:
 
 def test_a_flush_waits_for_a_quiet_tick() -> None:
     ticks = Ticks()
-    ticks.flush.ask()
+    ticks.flush.request()
     for _ in range(5):  # something new on each of them
         ticks.tick()
         assert ticks.sent == 0
-        ticks.flush.ask()
+        ticks.flush.request()
     ticks.tick()
     assert ticks.sent == 0
     ticks.tick()
@@ -46,7 +46,7 @@ def test_a_flush_waits_for_a_quiet_tick() -> None:
 def test_a_flush_is_not_put_off_for_ever() -> None:
     ticks = Ticks()
     for count in range(3 * MAX_QUIET_TICKS):
-        ticks.flush.ask()
+        ticks.flush.request()
         ticks.tick()
         assert ticks.sent == (count + 1) // (MAX_QUIET_TICKS + 1)
 
@@ -62,7 +62,7 @@ def test_a_flush_that_fails_is_tried_again() -> None:
         ticks.send()
 
     quiet = FlushDebouncer(ticks.callbacks.append, send)
-    quiet.ask()
+    quiet.request()
     ticks.tick()
     with pytest.raises(MemoryError):
         ticks.tick()
@@ -73,14 +73,14 @@ def test_a_flush_that_fails_is_tried_again() -> None:
 
 def test_woken_tasks_get_ticks_of_their_own() -> None:
     ticks = Ticks()
-    ticks.flush.ask()
+    ticks.flush.request()
     for _ in range(MAX_QUIET_TICKS - 1):
         ticks.tick()
-        ticks.flush.ask()
+        ticks.flush.request()
     ticks.flush.restart()
     for _ in range(MAX_QUIET_TICKS):
         ticks.tick()
-        ticks.flush.ask()
+        ticks.flush.request()
     assert ticks.sent == 0
     ticks.tick()
     assert ticks.sent == 1
@@ -88,22 +88,22 @@ def test_woken_tasks_get_ticks_of_their_own() -> None:
 
 def test_an_answered_post_holds_nothing_up() -> None:
     answers = PostAcks()
-    assert answers.patience() == 0
+    assert answers.seconds_to_wait() == 0
     first, second = answers.posted(), answers.posted()
     answers.answered(first)
-    assert answers.patience() > 0
+    assert answers.seconds_to_wait() > 0
     answers.answered(second)
     answers.answered(first)  # an older flush that came late
-    assert answers.patience() == 0
+    assert answers.seconds_to_wait() == 0
 
 
 def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentkv._engine.mailbox.COME_BACK_S", SOON)
+    monkeypatch.setattr("agentkv._engine.mailbox.WAKEUP_GRACE_S", SOON)
     answers = PostAcks()
     answers.posted()
-    assert 0 < answers.patience() <= SOON
+    assert 0 < answers.seconds_to_wait() <= SOON
     time.sleep(SOON)
-    assert answers.patience() == 0
-    assert answers.patience() == 0  # until the next post
+    assert answers.seconds_to_wait() == 0
+    assert answers.seconds_to_wait() == 0  # until the next post
     answers.posted()
-    assert answers.patience() > 0
+    assert answers.seconds_to_wait() > 0

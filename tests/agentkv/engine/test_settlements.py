@@ -180,13 +180,13 @@ async def test_a_callback_that_a_signal_kept_from_running_hangs_nobody_who_leave
     async with open_context() as ctx:
         branch = await ctx.branch("abc")
         if lost == "what is to be sent":
-            ctx._core.loop._quiet._ticking = True  # a tick is under way, and never comes
+            ctx._core.loop._debouncer._ticking = True  # a tick is under way, and never comes
         else:
-            monkeypatch.setattr(ctx._core.loop._host, "post", lambda callback: True)
+            monkeypatch.setattr(ctx._core.loop._event_loop, "call_soon_threadsafe", lambda callback: True)
         with anyio.fail_after(PATIENCE):
             await branch.close()
         monkeypatch.undo()
-        assert ctx._core.loop._outbox.left() == []
+        assert ctx._core.loop._commands.unfinished() == []
     assert not ctx._core.loop.is_open
 
 

@@ -229,16 +229,16 @@ async def test_what_is_no_grammar_is_refused_before_anything_runs(ctx: kv.Contex
 
 async def test_equal_grammars_are_compiled_once(ctx: kv.Context) -> None:
     grammars: ConstraintCompiler = ctx._core.compiler
-    first = grammars.native(kv.Grammar('start: "a"'))
-    assert grammars.native(kv.Grammar('start: "a"')) is first
-    assert grammars.native(kv.Grammar('start: "b"')) is not first
+    first = grammars.compile(kv.Grammar('start: "a"'))
+    assert grammars.compile(kv.Grammar('start: "a"')) is first
+    assert grammars.compile(kv.Grammar('start: "b"')) is not first
     for i in range(70):
-        grammars.native(kv.Grammar(f'start: "{i}"'))
-    assert grammars.native(kv.Grammar('start: "a"')) is first  # while somebody holds it
+        grammars.compile(kv.Grammar(f'start: "{i}"'))
+    assert grammars.compile(kv.Grammar('start: "a"')) is first  # while somebody holds it
     del first
     for i in range(70):
-        grammars.native(kv.Grammar(f'start: "{i}"'))
-    assert not grammars.known(kv.Grammar('start: "a"'))
+        grammars.compile(kv.Grammar(f'start: "{i}"'))
+    assert not grammars.is_compiled(kv.Grammar('start: "a"'))
 
 
 async def test_no_control_token_comes_of_a_grammar_of_text(ctx: kv.Context) -> None:

@@ -51,13 +51,13 @@ def fresh(rule: GrammarRule, said: list[int]) -> GrammarState:
     state = rule.begin()
     assert isinstance(state, GrammarState)
     if said:
-        state.say(said)
+        state.advance(said)
     return state
 
 
 def masks_of(state: GrammarState, tokens: list[int], parents: list[int], size: int) -> Masks:
     masks = np.zeros((1 + len(tokens), size // 32 + 1), np.uint32)
-    state.fill(tokens, parents, masks)
+    state.fill_masks(tokens, parents, masks)
     return masks
 
 
@@ -96,7 +96,7 @@ def output(draw: random.Random, rule: GrammarRule, texts: list[list[int]], size:
                 assert (found[row] == expected[0]).all(), (said, path)
         yield 1 + len(tokens)
         more = text[len(said) : len(said) + draw.randrange(1, 12)]
-        state.say(more)
+        state.advance(more)
         said += more
     rule.end(state)
 
@@ -125,7 +125,7 @@ def test_a_draft_that_was_taken_back_leaves_nothing_behind(
             state = fresh(rule, weather[:same])
             draft = weather[same:end]
             masks_of(state, draft, [*range(-1, len(draft) - 1)], vocabulary.size)
-            state.say(train[same:said])
+            state.advance(train[same:said])
             expected = masks_of(fresh(rule, train[:said]), [], [], vocabulary.size)
             assert (masks_of(state, [], [], vocabulary.size) == expected).all(), (end, said)
             rule.end(state)

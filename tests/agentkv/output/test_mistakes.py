@@ -60,4 +60,4 @@ def test_a_schema_is_no_type_and_one_of_has_a_way_out() -> None:
 def test_another_kind_of_grammar_learns_which_one_it_is(lark: str) -> None:
     tokenizer = Tokenizer.from_folder(kv.models.nano())
     with pytest.raises(kv.InvalidInput, match=r"is no grammar: (.|\n)*variant of Lark$"):
-        ConstraintCompiler(tokenizer, tokenizer.vocab_size).native(kv.Grammar(lark))
+        ConstraintCompiler(tokenizer, tokenizer.vocab_size).compile(kv.Grammar(lark))

@@ -56,7 +56,7 @@ class Both:
                 assert (known[0] == end[0]) == (known[1] == end[1])
             self.ends.append(end)
         self.ends = self.ends[-200:]
-        held, shared = self.table.held()
+        held, shared = self.table.token_counts()
         assert shared <= held <= used
 
 
@@ -85,7 +85,7 @@ async def test_random_verbs(local: kv.Context, seed: int) -> None:
                     while not any(finished.job == job for finished in native.step().finished):
                         pass
                     branch.append(tokens)
-                    both.table.tell(branch)
+                    both.table.note_change(branch)
                 case 4:
                     length = rng.randint(-1, len(branch) + 1)
                     both.do(partial(native.rollback, here, length), partial(both.table.rollback, branch, length))
@@ -119,12 +119,12 @@ def test_tokens_that_branches_share_are_counted_once() -> None:
     kids = table.fork(trunk, 3)
     for kid in kids:
         kid.append(range(10))
-    assert table.held() == (130, 100)
+    assert table.token_counts() == (130, 100)
     table.rollback(kids[0], 50)
     table.close(trunk)
-    assert table.held() == (120, 100)
+    assert table.token_counts() == (120, 100)
     table.adopt(kids[0], kids[1])
-    assert table.held() == (120, 110)
+    assert table.token_counts() == (120, 110)
 
 
 def test_bounds() -> None:

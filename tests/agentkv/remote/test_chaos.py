@@ -96,7 +96,7 @@ async def sessions(broken: Broken, local: kv.Context, seeds: range, verbs: int) 
                 branch.close()
             await ctx.keep()
             assert ctx.stats.cells_used == 0
-            exchange = ctx._core.loop._worker.engine._exchange  # type: ignore[attr-defined]
+            exchange = ctx._core.loop._worker.engine._network  # type: ignore[attr-defined]
             await until(lambda: not (exchange._tasks or broken.served.server.admission.running))  # noqa: B023
             assert all(replica.running == 0 for replica in exchange._replicas.all)
         for before, stream, how, tokens in chaos.made:

@@ -154,7 +154,7 @@ async def test_turns_of_agents_outlive_broken_connections(broken: Broken, local:
 async def test_a_server_that_has_another_model_by_now_is_refused(broken: Broken) -> None:
     async with kv.Context.connect(broken.proxy.url, backend="agentkv") as ctx:
         branch = await ctx.branch(QUESTION)
-        ctx._core.loop._worker.engine._exchange.wire._of_model["fingerprint"] = "another"  # type: ignore[attr-defined]
+        ctx._core.loop._worker.engine._network.wire._of_model["fingerprint"] = "another"  # type: ignore[attr-defined]
         before = branch.tokens
         for verb in (branch.generate, branch.logits, lambda: branch.select(["a"]), lambda: branch.extend([5] * 300)):
             with pytest.raises(kv.RemoteError, match="not the one that was connected to"):
@@ -410,7 +410,7 @@ async def test_500_cancellations_leave_nothing_behind(broken: Broken) -> None:
             async with anyio.create_task_group() as group:
                 for _ in range(20):
                     group.start_soon(one, rng.random() * 0.05)
-        exchange = ctx._core.loop._worker.engine._exchange  # type: ignore[attr-defined]
+        exchange = ctx._core.loop._worker.engine._network  # type: ignore[attr-defined]
         await until(lambda: not (served.server.admission.running or exchange._tasks or served.ctx.branches))
         assert all(replica.running == 0 for replica in exchange._replicas.all)
         assert len(ctx.branches) == 1

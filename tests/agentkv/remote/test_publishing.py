@@ -256,7 +256,7 @@ async def test_a_publish_that_is_given_up_may_be_there_and_is_the_branchs_own(
 
 async def listed_on(broken: Broken, tokens: list[int]) -> None:
     """Waits until the server has the branch as it is now."""
-    held = broken.served.server.branches._held
+    held = broken.served.server.branches._entries
     await until(lambda: "desk" in held and held["desk"].branch.tokens == tokens)
 
 

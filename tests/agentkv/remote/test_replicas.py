@@ -27,7 +27,7 @@ def some(count: int, most_running: int = 1000) -> Replicas:
 
 
 async def host_of(replicas: Replicas, root: int | None) -> str:
-    async with replicas.place(root) as replica:
+    async with replicas.acquire(root) as replica:
         return replica.connection.host
 
 
@@ -44,7 +44,7 @@ async def test_a_tree_has_its_server_and_trees_spread() -> None:
 async def test_one_that_has_more_than_its_share_gives_to_the_next() -> None:
     replicas = some(4)
     async with AsyncExitStack() as stack:
-        places = [await stack.enter_async_context(replicas.place(7)) for _ in range(200)]
+        places = [await stack.enter_async_context(replicas.acquire(7)) for _ in range(200)]
         running = sorted(replica.running for replica in replicas.all)
     assert sum(running) == 200
     assert running[-1] <= share(50) + 1
@@ -57,7 +57,7 @@ async def test_who_finds_no_place_waits_for_one() -> None:
     entered: list[int] = []
 
     async def one(number: int) -> None:
-        async with replicas.place(number):
+        async with replicas.acquire(number):
             entered.append(number)
             await asyncio.sleep(0)
 
@@ -75,7 +75,7 @@ async def test_a_place_goes_to_whoever_can_use_it() -> None:
     one, two = replicas.all
     async with AsyncExitStack() as stack:
         while not (one.running and two.running):
-            await stack.enter_async_context(replicas.place(None))
+            await stack.enter_async_context(replicas.acquire(None))
         picky = asyncio.create_task(placed(replicas, {one}))
         other = asyncio.create_task(placed(replicas, set()))
         await asyncio.sleep(0)
@@ -88,7 +88,7 @@ async def test_a_place_goes_to_whoever_can_use_it() -> None:
 
 
 async def placed(replicas: Replicas, broken: set[Replica]) -> Replica:
-    async with replicas.place(7, broken) as replica:
+    async with replicas.acquire(7, broken) as replica:
         return replica
 
 
@@ -100,14 +100,14 @@ async def test_servers_of_one_host_are_told_apart() -> None:
 
 
 async def placed_by(replicas: Replicas, root: int) -> Replica:
-    async with replicas.place(root) as replica:
+    async with replicas.acquire(root) as replica:
         return replica
 
 
 async def test_a_turn_that_is_cancelled_passes_on() -> None:
     replicas = some(1, most_running=1)
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(replicas.place(1))
+        await stack.enter_async_context(replicas.acquire(1))
         waiting = [asyncio.create_task(host_of(replicas, 1)) for _ in range(3)]
         await asyncio.sleep(0)
         await stack.aclose()  # the first of them may go now
@@ -126,13 +126,13 @@ async def test_one_that_fails_is_left_alone_for_a_while() -> None:
         replica.failed("it is gone", 30)
     assert await host_of(replicas, 3) == first  # all are bad: the tree's own is asked
     bad.answered()
-    assert bad.well
+    assert bad.is_healthy
 
 
 async def test_any_number_of_failures_is_one_more() -> None:
     (replica,) = some(1).all
     for _ in range(5000):
         replica.failed("it is gone", None)
-    assert not replica.well
+    assert not replica.is_healthy
     replica.failed("it is busy", 0)
-    assert replica.well
+    assert replica.is_healthy

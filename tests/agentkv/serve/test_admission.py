@@ -76,7 +76,7 @@ async def test_nobody_waits_for_another_to_leave_where_all_do() -> None:
 
     async def ask() -> None:
         async with admission.place(60):
-            while await admission.another_leaves():
+            while await admission.wait_for_departure():
                 pass
             answers.append(False)
 

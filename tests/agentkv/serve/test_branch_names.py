@@ -10,7 +10,7 @@ import anyio
 import httpx
 import pytest
 
-from agentkv.serve.branches import held as branches
+from agentkv.serve.branches import registry as branches
 from tests.waiting import PATIENCE
 
 from .conftest import Serve, Served

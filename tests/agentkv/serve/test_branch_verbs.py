@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 import agentkv as kv
-from agentkv.serve.branches import held as branches
+from agentkv.serve.branches import registry as branches
 
 from .conftest import Serve, Served, serving
 

@@ -273,12 +273,12 @@ async def test_a_full_cache_lets_conversations_that_wait_go_first() -> None:
             made = await ask(site, asked, max_tokens=30)
             assert made.choices[0].finish_reason in ("stop", "length")
         assert site.ctx.stats.cells_used <= 512
-        kept = len(site.server.shelf)
+        kept = len(site.server.cache)
         for words in (2000, 500):  # more than the cache has cells: nobody gives way for that
             with pytest.raises(openai.BadRequestError) as caught:
                 await ask(site, [{"role": "user", "content": "word " * words}])
             assert caught.value.code == "context_full"
-            assert words < 2000 or len(site.server.shelf) == kept
+            assert words < 2000 or len(site.server.cache) == kept
 
 
 async def test_nobody_goes_on_from_what_its_client_was_not_told() -> None:

@@ -115,7 +115,7 @@ def asked(protocol: Protocol) -> dict[str, Any]:
 
 async def until_left(served: Served) -> None:
     """Until the server knows that a client hung up while a step is held back."""
-    await until(lambda: bool(served.ctx._core.loop._outbox))
+    await until(lambda: bool(served.ctx._core.loop._commands))
 
 
 def cached_of(usage: dict[str, Any]) -> int:
@@ -223,7 +223,7 @@ async def test_a_client_that_leaves_before_its_first_token_leaves_nothing_behind
                 assert [line async for line in first.aiter_lines()][-2] == "data: [DONE]"
         await served.until_idle()
         assert (served.server.admission.running, served.server.admission.waiting) == (0, 0)
-        assert len(served.ctx.branches) == len(served.server.shelf)
+        assert len(served.ctx.branches) == len(served.server.cache)
 
 
 REFUSED: list[tuple[str, dict[str, Any], int]] = [
@@ -310,7 +310,9 @@ async def test_two_prompts_that_have_no_room_together_each_begin_once() -> None:
                 await steps.until_one_waits()
                 group.start_soon(ask, "Now.")
                 await until(
-                    lambda: len(served.ctx._core.loop._outbox.left()) > 0 or served.server.admission.running == 2
+                    lambda: (
+                        len(served.ctx._core.loop._commands.unfinished()) > 0 or served.server.admission.running == 2
+                    )
                 )
                 steps.let_all()
         for lines in told:

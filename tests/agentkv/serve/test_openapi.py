@@ -27,6 +27,24 @@ async def test_it_describes_every_endpoint_and_its_body() -> None:
     assert len({o["operationId"] for m in described["paths"].values() for o in m.values()}) == len(ENDPOINTS)
 
 
+@pytest.mark.parametrize(
+    ("docstring", "summary"),
+    [
+        ("Closes a branch.", "Closes a branch."),
+        ("Closes a branch, ends what it\n    generates. Frees its cells.", "Closes a branch, ends what it generates."),
+        ("`GET .../x`: items of `a.b`, v1.5 on.\n\n    Newest first.", "`GET .../x`: items of `a.b`, v1.5 on."),
+        ("Lists branches\n\n    by name.", "Lists branches"),
+        ("", ""),
+    ],
+)
+def test_the_first_sentence_of_a_docstring_is_the_summary(docstring: str, summary: str) -> None:
+    def endpoint() -> None: ...
+
+    endpoint.__doc__ = docstring
+    described = openapi({("GET", "/x"): endpoint}, {}, ["nano"])
+    assert described["paths"]["/x"]["get"]["summary"] == summary
+
+
 def test_what_it_says_of_a_chat_request_is_what_is_taken() -> None:
     described = openapi(ENDPOINTS, BODIES, SETTINGS.names)
     schema = {**described["components"]["schemas"]["ChatRequest"], "components": described["components"]}

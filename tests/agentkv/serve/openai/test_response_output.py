@@ -31,7 +31,7 @@ THOUGHT_AND_CALLED = [
 
 
 def told(cut: bool) -> tuple[list[Any], list[Any]]:
-    output = ResponseOutput(Conversation(calls=3).call_id, logprobs=False)
+    output = ResponseOutput(Conversation(first_call=3).call_id, logprobs=False)
     events = [event for part in THOUGHT_AND_CALLED for event in output.read(part)]
     return [*events, *output.end(cut)], output.items
 

@@ -208,5 +208,5 @@ async def test_a_stream_that_is_left_frees_its_branch(served: Served) -> None:
         break
     await stream.close()
     await served.until(lambda: not served.server.admission.running)
-    stored = len(served.server.shelf)
+    stored = len(served.server.cache)
     assert len(served.ctx.branches) == stored

@@ -86,9 +86,9 @@ async def test_what_a_running_message_needs_as_well_is_not_given_up_in_vain(serv
         second = await respond(site, "Who are you?", first, most=CELLS, extra_body=endless)
         assert second.status == "incomplete"
         assert tokens(second) >= CELLS
-        kept = site.server.shelf.kept(f"response:{first.id}")
+        kept = site.server.cache.kept(f"response:{first.id}")
         assert kept is not None
-        assert not kept.emptied
+        assert not kept.cells_dropped
 
 
 async def test_several_that_lack_room_at_once_take_one_branch(served: Served) -> None:
@@ -163,7 +163,7 @@ async def test_nothing_is_left_of_what_was_deleted(serve: Serve) -> None:
         for response in (first, second):
             await site.openai.responses.delete(response.id)
         await site.until_idle()
-        while await site.server.shelf.make_room():
+        while await site.server.cache.make_room():
             pass
         await site.until_idle()
         assert not site.ctx.branches

@@ -65,7 +65,7 @@ async def test_other_instructions_are_another_conversation(served: Served) -> No
     for instructions in (None, "You are Nano."):
         asked = {**ASKED, "instructions": instructions}
         second = await served.openai.responses.create(**asked, previous_response_id=first.id, input=given)
-        kept = served.server.shelf.kept(f"response:{second.id}")
+        kept = served.server.cache.kept(f"response:{second.id}")
         assert kept is not None
         branch = kept.branch
         said = branch.messages
@@ -129,7 +129,7 @@ async def test_stored_responses_leave_a_small_cache_and_go_on_as_if_they_had_not
         for number in range(4):
             asked: Any = {"model": "nano", "input": f"Number {number}. " * 12, "temperature": 0}
             await served.openai.responses.create(**asked, max_output_tokens=8)
-        kept = served.server.shelf.kept(f"response:{first.id}")
+        kept = served.server.cache.kept(f"response:{first.id}")
         assert kept is not None
         branch = kept.branch
         assert branch.offloaded
@@ -154,7 +154,7 @@ async def test_a_response_that_was_cut_goes_on(served: Served) -> None:
     asked: dict[str, Any] = {"model": "nano", "temperature": 0}
     cut = await served.openai.responses.create(**asked, input="Who are you?", max_output_tokens=2)
     more = await served.openai.responses.create(**asked, previous_response_id=cut.id, input="Who are you?")
-    kept = served.server.shelf.kept(f"response:{more.id}")
+    kept = served.server.cache.kept(f"response:{more.id}")
     assert kept is not None
     branch = kept.branch
     assert [message.content for message in branch.messages[:3]] == ["Who are you?", cut.output_text, "Who are you?"]

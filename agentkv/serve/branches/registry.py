@@ -66,7 +66,7 @@ class BranchEntry:
             await ended.wait()
 
     @contextmanager
-    def at_work(self, condition: Condition, changes: bool, progress: Progress) -> Iterator[None]:
+    def exclusive(self, condition: Condition, changes: bool, progress: Progress) -> Iterator[None]:
         """Runs a verb in this block: exclusively if it `changes` the branch or has a condition, which then holds until
         its end. Raises ApiError."""
         if not (changes or condition.conditional):
@@ -93,18 +93,18 @@ class Branches:
         self._seconds = seconds
         self._coming = 0
         self._coming_names: set[str] = set()
-        self._held: dict[str, BranchEntry] = {}
+        self._entries: dict[str, BranchEntry] = {}
         self._connections: Counter[str] = Counter()  # open connections by lease
         self.lease_seconds = lease_seconds
         self.answers = StoredAnswers()  # of requests that create or delete branches
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._entries)
 
     def named(self) -> list[BranchEntry]:
         """Branches whose names clients chose, oldest first."""
         self.close_idle()
-        return [held for held in self._held.values() if held.is_named]
+        return [entry for entry in self._entries.values() if entry.is_named]
 
     @contextmanager
     def room(self, count: int, names: Sequence[str] = ()) -> Iterator[None]:
@@ -112,8 +112,8 @@ class Branches:
         there is none or a name is taken."""
         self.close_idle()
         self._check_names(names)
-        if len(self._held) + self._coming + count > self._most:
-            what = f"there are {len(self._held)} branches, and at most {self._most} may be; delete some"
+        if len(self._entries) + self._coming + count > self._most:
+            what = f"there are {len(self._entries)} branches, and at most {self._most} may be; delete some"
             raise ApiError("busy", what, "too_many_branches", headers={"retry-after": "5"})
         self._coming += count
         self._coming_names.update(names)
@@ -126,16 +126,16 @@ class Branches:
     def replaceable(self, name: str, revisions: Sequence[str]) -> bool:
         """Returns whether there is a branch of that name with one of these revisions. Raises ApiError if it has another
         revision or a verb is changing it."""
-        held = self.get(name)
-        if name in self._coming_names or (held is not None and held.revision not in revisions):
+        entry = self.get(name)
+        if name in self._coming_names or (entry is not None and entry.revision not in revisions):
             what = f"another branch is published as {name!r}, or somebody changed it there"
             what += "; attach it, or take another name"
             raise ApiError("conflict", what, "branch_exists")
-        if held is not None and held.changing:
-            raise _busy(held)
-        return held is not None
+        if entry is not None and entry.changing:
+            raise _busy(entry)
+        return entry is not None
 
-    def hold(
+    def add(
         self,
         branch: Branch,
         *,
@@ -146,35 +146,35 @@ class Branches:
     ) -> BranchEntry:
         """Enters a branch under its id. A previous branch of that name is closed."""
         chosen = name or f"{OWN_NAMES}{secrets.token_hex(16)}"
-        held = BranchEntry(branch, chosen, parent, lease, revision or new_revision(), used=monotonic())
-        if (before := self._held.get(held.id)) is not None:
+        entry = BranchEntry(branch, chosen, parent, lease, revision or new_revision(), used=monotonic())
+        if (before := self._entries.get(entry.id)) is not None:
             self.drop(before)
-        self._held[held.id] = held
-        return held
+        self._entries[entry.id] = entry
+        return entry
 
     def get(self, name: str) -> BranchEntry | None:
         """Returns the branch of that id, or None."""
         self.close_idle()
-        return self._held.get(name)
+        return self._entries.get(name)
 
     @contextmanager
     def using(self, name: str) -> Iterator[BranchEntry]:
         """The branch of that id, which is not closed as idle in this block. Raises ApiError."""
-        held = self.get(name)
-        if held is None:
+        entry = self.get(name)
+        if entry is None:
             raise missing(name)
-        held.uses += 1
+        entry.uses += 1
         try:
-            yield held
+            yield entry
         finally:
-            held.uses -= 1
-            held.used = monotonic()
+            entry.uses -= 1
+            entry.used = monotonic()
 
-    def drop(self, held: BranchEntry) -> None:
+    def drop(self, entry: BranchEntry) -> None:
         """Closes a branch."""
-        if self._held.get(held.id) is held:
-            del self._held[held.id]
-        held.branch.close()
+        if self._entries.get(entry.id) is entry:
+            del self._entries[entry.id]
+        entry.branch.close()
 
     @contextmanager
     def leased(self, lease: str) -> Iterator[None]:
@@ -187,28 +187,28 @@ class Branches:
             self._connections[lease] -= 1
             if not self._connections[lease]:
                 del self._connections[lease]
-                for held in self._of(lease):
-                    self.drop(held)
+                for entry in self._of(lease):
+                    self.drop(entry)
 
     def close_idle(self) -> bool:
         """Closes idle branches. Returns whether there were any."""
         now = monotonic()
-        idle = [held for held in self._held.values() if not held.uses and held.used <= now - self._seconds]
-        for lease in {held.lease for held in self._held.values() if held.lease} - self._connections.keys():
+        idle = [entry for entry in self._entries.values() if not entry.uses and entry.used <= now - self._seconds]
+        for lease in {entry.lease for entry in self._entries.values() if entry.lease} - self._connections.keys():
             branches = self._of(lease)
-            if all(not held.uses and held.used <= now - self.lease_seconds for held in branches):
+            if all(not entry.uses and entry.used <= now - self.lease_seconds for entry in branches):
                 idle += branches
-        for held in idle:
-            self.drop(held)
+        for entry in idle:
+            self.drop(entry)
         return bool(idle)
 
     def _of(self, lease: str) -> list[BranchEntry]:
-        return [held for held in self._held.values() if held.lease == lease]
+        return [entry for entry in self._entries.values() if entry.lease == lease]
 
     def _check_names(self, names: Sequence[str]) -> None:
         if len(set(names)) < len(names):
             raise ApiError("invalid", "a name is there twice; name each branch once", "invalid_value", "names")
-        taken = [name for name in names if name in self._held or name in self._coming_names]
+        taken = [name for name in names if name in self._entries or name in self._coming_names]
         if taken:
             what = f"there is a branch {taken[0]!r} already; delete it, or take another name"
             raise ApiError("conflict", what, "name_taken")
@@ -219,8 +219,10 @@ def new_revision() -> str:
     return secrets.token_hex(16)
 
 
-def _busy(held: BranchEntry) -> ApiError:
-    return ApiError("conflict", f"branch {held.id} is at another verb; wait for that, or work on a fork", "branch_busy")
+def _busy(entry: BranchEntry) -> ApiError:
+    return ApiError(
+        "conflict", f"branch {entry.id} is at another verb; wait for that, or work on a fork", "branch_busy"
+    )
 
 
 def missing(name: str) -> ApiError:

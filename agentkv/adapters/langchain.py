@@ -10,17 +10,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx2
-from langchain_core.messages import BaseMessage, get_buffer_string
-from langchain_core.outputs import ChatGenerationChunk, ChatResult
-from langchain_openai import ChatOpenAI
-from openai import BaseModel
 from pydantic import PrivateAttr
 
 from .._context.context import Context
-from ._asgi import AsyncTransport, Transport
-from ._local import LocalModel
-from .openai import OPTIONS
+from .._types.extras import needs_extra
+
+with needs_extra("langchain"):
+    import httpx2
+    from langchain_core.messages import BaseMessage, get_buffer_string
+    from langchain_core.outputs import ChatGenerationChunk, ChatResult
+    from langchain_openai import ChatOpenAI
+    from openai import BaseModel
+
+    from ._asgi import AsyncTransport, Transport
+    from ._local import LocalModel
+    from .openai import OPTIONS
 
 _OPENING = inspect.signature(Context.open).parameters.keys() - {"model"}
 # Options about a remote server, which there is not here.

@@ -9,12 +9,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import httpx2
-from openai import AsyncOpenAI, OpenAI
-
 from .._context.context import Context
-from ._asgi import AsyncTransport, Transport
-from ._local import LocalModel
+from .._types.extras import needs_extra
+
+with needs_extra("openai"):
+    import httpx2
+    from openai import AsyncOpenAI, OpenAI
+
+    from ._asgi import AsyncTransport, Transport
+    from ._local import LocalModel
 
 OPTIONS: dict[str, Any] = {"base_url": "http://agentkv.invalid/v1", "api_key": "none", "max_retries": 0}
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from agents import OpenAIResponsesModel
-
 from .._context.context import Context
-from ._local import LocalModel
-from .openai import async_client
+from .._types.extras import needs_extra
+
+with needs_extra("openai-agents"):
+    from agents import OpenAIResponsesModel
+
+    from ._local import LocalModel
+    from .openai import async_client
 
 
 class Model(OpenAIResponsesModel):

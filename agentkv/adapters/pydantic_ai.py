@@ -8,15 +8,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from openai import AsyncOpenAI
-from pydantic_ai.models.openai import OpenAIChatModel
-from pydantic_ai.profiles.openai import OpenAIJsonSchemaTransformer, OpenAIModelProfile
-from pydantic_ai.providers import Provider
-from pydantic_ai.settings import ModelSettings
-
 from .._context.context import Context
-from ._local import LocalModel
-from .openai import async_client
+from .._types.extras import needs_extra
+
+with needs_extra("pydantic-ai"):
+    from openai import AsyncOpenAI
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.profiles.openai import OpenAIJsonSchemaTransformer, OpenAIModelProfile
+    from pydantic_ai.providers import Provider
+    from pydantic_ai.settings import ModelSettings
+
+    from ._local import LocalModel
+    from .openai import async_client
 
 _PROFILE = OpenAIModelProfile(
     json_schema_transformer=OpenAIJsonSchemaTransformer,  # objects have only the schema's fields

@@ -44,8 +44,8 @@ def text_of_result(result: object) -> str:
         return _spellable(result)
     try:
         plain = to_jsonable_python(result, fallback=_plain)
-    except UnicodeDecodeError as error:
-        what = f"the tool returned a {type(result).__name__} with bytes that are no text"
+    except UnicodeError as error:
+        what = f"the tool returned a {type(result).__name__} with bytes or a key that are no text"
         raise TypeError(f"{what}; return what they say, or where they are") from error
     except PydanticSerializationError as error:
         raise TypeError(f"the tool returned a {type(result).__name__}, which has no JSON form") from error

@@ -6,7 +6,10 @@
 `agentkv serve FOLDER` does the same from a shell.
 """
 
-from .app import application
-from .settings import Settings
+from .._types.extras import needs_extra
+
+with needs_extra("serve"):
+    from .app import application
+    from .settings import Settings
 
 __all__ = ["Settings", "application"]

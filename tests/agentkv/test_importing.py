@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import agentkv as kv
 
@@ -56,3 +58,42 @@ def test_any_name_may_be_the_first() -> None:
         "print(json.dumps(got))"
     )
     assert said_by(script) == kv.__all__
+
+
+# What is imported, a package that it needs, and the extra that brings it.
+EXTRAS = [
+    ("agentkv.adapters.openai", "httpx2", "openai"),
+    ("agentkv.adapters.openai", "starlette", "openai"),
+    ("agentkv.adapters.openai_agents", "agents", "openai-agents"),
+    ("agentkv.adapters.pydantic_ai", "pydantic_ai", "pydantic-ai"),
+    ("agentkv.adapters.langchain", "langchain_core", "langchain"),
+    ("agentkv.adapters.langchain", "openai", "langchain"),
+    ("agentkv.adapters.mcp.connection", "mcp", "mcp"),
+    ("agentkv.adapters.mcp.server", "mcp", "mcp"),
+    ("agentkv.serve", "starlette", "serve"),
+    ("agentkv.serve", "anthropic", "serve"),
+]
+
+
+def test_what_needs_a_missing_package_says_which_extra_brings_it() -> None:
+    script = (
+        "import importlib, json, sys; said = []\n"
+        f"for name, missing, _ in {EXTRAS!r}:\n"
+        "    for module in [module for module in sys.modules if module.split('.')[0] in ('agentkv', missing)]:\n"
+        "        del sys.modules[module]\n"
+        "    sys.modules[missing] = None\n"
+        "    try:\n"
+        "        said.append(str(importlib.import_module(name)))\n"
+        "    except ImportError as error:\n"
+        "        said.append(str(error))\n"
+        "    del sys.modules[missing]\n"
+        "print(json.dumps(said))"
+    )
+    for line, (_, missing, extra) in zip(said_by(script), EXTRAS, strict=True):
+        assert line.startswith(missing)
+        assert line.endswith(f"is not installed: pip install 'agentkv-sdk[{extra}]'")
+
+
+def test_extras_that_are_named_exist() -> None:
+    project = tomllib.loads((Path(kv.__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert {extra for _, _, extra in EXTRAS} <= project["optional-dependencies"].keys()

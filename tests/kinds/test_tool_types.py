@@ -270,7 +270,12 @@ def test_results_are_json(result: Any, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("result", "said"),
-    [(b"\xff", "bytes that are no text"), ({"a": [b"\xff"]}, "bytes that are no text"), (object(), "no JSON form")],
+    [
+        (b"\xff", "bytes or a key that are no text"),
+        ({"a": [b"\xff"]}, "bytes or a key that are no text"),
+        ({"\ud800": 1}, "bytes or a key that are no text"),
+        (object(), "no JSON form"),
+    ],
 )
 def test_what_has_no_text_says_so(result: Any, said: str) -> None:
     with pytest.raises(TypeError, match=said):

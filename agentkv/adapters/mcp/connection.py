@@ -11,28 +11,31 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import httpx2
 from anyio.abc import TaskGroup, TaskStatus
-from mcp import Client, MCPError, StdioServerParameters
-from mcp_types import (
-    CONNECTION_CLOSED,
-    AudioContent,
-    CallToolResult,
-    EmbeddedResource,
-    ImageContent,
-    ResourceLink,
-    TextContent,
-    TextResourceContents,
-)
-from mcp_types import Tool as ServerTool
 from pydantic import ValidationError
 
 from ..._aio.lock import Lock
 from ..._types.errors import InvalidInput
+from ..._types.extras import needs_extra
 from ..._types.log import log
 from ..._types.show import preview
 from ...agents.tool import Tool
 from .errors import ServerLost, ServerToolError
+
+with needs_extra("mcp"):
+    import httpx2
+    from mcp import Client, MCPError, StdioServerParameters
+    from mcp_types import (
+        CONNECTION_CLOSED,
+        AudioContent,
+        CallToolResult,
+        EmbeddedResource,
+        ImageContent,
+        ResourceLink,
+        TextContent,
+        TextResourceContents,
+    )
+    from mcp_types import Tool as ServerTool
 
 
 def result_of(result: CallToolResult) -> Any:

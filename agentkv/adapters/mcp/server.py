@@ -7,19 +7,22 @@ from functools import wraps
 from importlib.metadata import version
 from typing import Annotated, Any, ParamSpec, TypeVar
 
-from mcp.server.mcpserver import MCPServer
-from mcp.server.mcpserver.exceptions import ToolError
-from mcp.server.mcpserver.tools import Tool
 from pydantic import Field
 from typing_extensions import TypedDict
 
 from ..._context.named_branches import NamedBranch
 from ..._types.checks import ChatMessage
 from ..._types.errors import AgentKVError, InvalidInput
+from ..._types.extras import needs_extra
 from ..._types.results import FinishReason, Generation
 from ..._types.sampling import Sampling
 from ...output import JsonSchema
 from .served_branches import ServedBranches
+
+with needs_extra("mcp"):
+    from mcp.server.mcpserver import MCPServer
+    from mcp.server.mcpserver.exceptions import ToolError
+    from mcp.server.mcpserver.tools import Tool
 
 
 class BranchResult(TypedDict):

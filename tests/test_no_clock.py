@@ -19,7 +19,7 @@ MEASURES = (
     "limits.py",
 )  # by hand, for their times or against others' programs
 CLOCKS = {"monotonic", "perf_counter", "process_time", "thread_time", "monotonic_ns", "perf_counter_ns"}
-WAITS = {"sleep", "fail_after", "move_on_after", "wait", "wait_for", "communicate", "timeout", "join", "acquire"}
+WAITS = {"sleep", "fail_after", "move_on_after", "wait", "wait_for", "communicate", "timeout", "join"}
 WAITS |= {"result", "exception"}
 LIMITS = {"timeout", "seconds", "max_seconds", "delay"}
 RECORDS = {"Outcome"}  # they have seconds that nobody waits

@@ -123,7 +123,7 @@ def test_what_is_asked_for_while_the_loop_winds_down_is_told() -> None:
     thread.wait(occupy())
     closing = elsewhere(thread.close)  # waits for the executor's thread
     try:
-        until_sync(lambda: not thread._life.entrance.is_open)
+        until_sync(lambda: not thread._life.gate.is_open)
         with pytest.raises(kv.ContextClosed):
             forever(thread).result(PATIENCE)
     finally:

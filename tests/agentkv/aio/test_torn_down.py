@@ -56,8 +56,8 @@ async def trunk_again(desk: Desk) -> None:
 async def room_again(desk: Desk) -> None:
     last = await desk.other.fork()
     await last.extend([8, 9])
-    desk.cache.put("last", last, promised=True)
-    assert await desk.cache.make_room()
+    desk.shelf.put("last", last, promised=True)
+    assert await desk.shelf.make_room()
 
 
 async def load(desk: Desk) -> None:
@@ -86,7 +86,7 @@ DOORS = {
     "save": Door(lambda desk: desk.branch.save(desk.files / "torn"), offloaded=True, after=saved),
     "load": Door(load, after=load),
     "trunk": Door(lambda desk: desk.agent.trunk(desk.ctx), after=trunk_again),
-    "make_room": Door(lambda desk: desk.cache.make_room(), after=room_again),
+    "make_room": Door(lambda desk: desk.shelf.make_room(), after=room_again),
     "branch": Door(begin, after=begin),
 }  # fmt: skip
 
@@ -118,7 +118,7 @@ async def test_whoever_comes_next_gets_through(name: str, tmp_path: Path) -> Non
             assert ctx._core.loop.pins.value == SPARE_SEQUENCES
             for branch in (desk.branch, desk.other):
                 await branch.close()
-            while desk.cache.close_oldest():
+            while desk.shelf.close_oldest():
                 pass
             if not torn:
                 break

@@ -180,7 +180,7 @@ async def test_a_page_is_no_stream(broken: Broken) -> None:
 
 async def test_who_is_silent_for_too_long_is_asked_again_and_then_named(broken: Broken, expected: list[int]) -> None:
     async with kv.Context.connect(broken.proxy.url, backend="agentkv", timeout=PATIENCE, retries=1) as ctx:
-        (replica,) = ctx._core.loop._worker.engine._exchange._replicas.all  # type: ignore[attr-defined]
+        (replica,) = ctx._core.loop._worker.engine._network._replicas.all  # type: ignore[attr-defined]
         http = replica.connection._http
         build_request, impatient = http.build_request, [SOON]
 

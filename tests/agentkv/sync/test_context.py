@@ -123,7 +123,7 @@ def test_ctrl_c_ends_a_generation_and_keeps_what_was_made(ctx: kv.SyncContext, m
     def interrupted(worker: EngineWorker) -> Any:
         if len(ctx.steps) == begun + 5:
             os.kill(os.getpid(), signal.SIGINT)
-            until_sync(lambda: loop._outbox)  # the cancellation is on its way
+            until_sync(lambda: loop._commands.unfinished())  # the cancellation is on its way
         return step(worker)
 
     begun = len(ctx.steps)

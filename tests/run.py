@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ TIMES = ROOT / "build" / "times"
 LIMIT_S = 28 * 60
 USUAL = "about 10 minutes on two idle cores"
 SLOWEST = 10
+GRACE_S = 60.0  # to sum up in
 
 
 def main() -> int:
@@ -59,9 +61,12 @@ def run(command: list[str], limit: float) -> int:
         print(f"\n==> Not done after {limit:g} seconds; what runs now:", flush=True)
         for each in family(process.pid):
             print(stacks(each), flush=True)
+        process.send_signal(signal.SIGINT)  # it sums up what has failed so far
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_S)
         return 1
     except KeyboardInterrupt:
-        return process.wait(10)  # it has got the same signal and says what it did
+        return process.wait(GRACE_S)  # it has got the same signal and says what it did
     finally:
         for each in reversed(list(family(process.pid))) if process.poll() is None else ():
             each.kill()

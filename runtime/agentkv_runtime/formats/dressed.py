@@ -13,7 +13,7 @@ from pydantic_core import from_json
 
 from agentkv_runtime.formats.answering import ANSWER_NAME, answer_in, is_answer
 from agentkv_runtime.formats.known_tools import ARGUMENT_KEYS, LIST_KEYS, NAME_KEYS, KnownTools
-from agentkv_runtime.formats.loose_values import bracketed, loose_value
+from agentkv_runtime.formats.loose_values import bracketed, loose_value, unclosed
 from agentkv_runtime.formats.parsed import CUT_OFF, ParsedCall
 from agentkv_runtime.formats.pythonic import parse_calls
 
@@ -167,7 +167,8 @@ class DressedCalls:
         """One call or a list of calls at `start`; `named` is the tool of the tag in front."""
         if text[start : start + 1] in ("{", "["):
             raw = bracketed(text, start)
-            value = loose_value(raw) if raw else None
+            raw, closed = (raw, raw) if raw else unclosed(text, start)
+            value = loose_value(closed) if raw else None
             calls = self._tools.calls(value, raw, "json")
             if not calls and named is not None:
                 calls = [call for call in [self._tools.call(named, value, raw, "tag")] if call is not None]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import warnings
 from typing import Any
 
 from agentkv_runtime.formats.nesting import Nesting
 
-__all__ = ["bracketed", "loose_value"]
+__all__ = ["bracketed", "loose_value", "unclosed"]
+
+_BEHIND = re.compile(r"(?:\s|`{3,}|</?\|?[^<>\n]{1,40}>)*$")
+_MOST_BEHIND = 100  # characters of fences and tags
 
 
 def bracketed(text: str, start: int) -> str:
@@ -20,6 +24,20 @@ def bracketed(text: str, start: int) -> str:
         if nesting.depth == 0:
             return text[start : place + 1]
     return ""
+
+
+def unclosed(text: str, start: int) -> tuple[str, str]:
+    """A call or a list of calls at `start` that lacks nothing but its own closing brackets: as written, and closed.
+
+    Both are empty for any other text: where more is missing, so may be a part of what is inside.
+    """
+    end = max(start, len(text) - _MOST_BEHIND)
+    written = text[start:end] + _BEHIND.sub("", text[end:], count=1)
+    closings = ("]", "}]") if written.startswith("[") else ("}",)
+    for closing in closings if written.endswith("}") else ():
+        if len(bracketed(closed := written + closing, 0)) == len(closed):
+            return written, closed
+    return "", ""
 
 
 def loose_value(text: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from agentkv_runtime.formats.known_tools import ARGUMENT_KEYS
-from agentkv_runtime.formats.loose_values import bracketed, loose_value
+from agentkv_runtime.formats.loose_values import bracketed, loose_value, unclosed
 
 __all__ = ["shown_call"]
 
@@ -17,7 +17,7 @@ def shown_call(text: str) -> str | None:
     text = text[:_LONGEST]
     at = text.find("{")
     while at >= 0 and '"name"' in text[at:]:
-        raw = bracketed(text, at)
+        raw = bracketed(text, at) or unclosed(text, at)[1]
         value = loose_value(raw) if raw else None
         name = value.get("name") if isinstance(value, Mapping) else None
         if isinstance(value, Mapping) and isinstance(name, str) and any(key in value for key in ARGUMENT_KEYS):

@@ -51,6 +51,10 @@ CALLS: list[tuple[str, list[tuple[str, dict[str, Any]]], str, str]] = [
     (f"```\n{CALL}\n```", [OSLO], "", "json"),
     (f"```json\n{CALL}", [OSLO], "", "json"),
     (CALL, [OSLO], "", "json"),
+    (CALL[:-1], [OSLO], "", "json"),
+    (f"```json\n{CALL[:-1]}\n```", [OSLO], "", "json"),
+    (f"I look.\n<tool_call>{CALL[:-1]}</tool_call>", [OSLO], "I look.", "json"),
+    (f"{CALL}\n{OTHER[:-1]}", [OSLO, ROME], "", "json"),
     (f"I look.\n{CALL}", [OSLO], "I look.", "json"),
     (f"I look: {CALL}", [OSLO], "I look:", "json"),
     (f"[{CALL}, {OTHER}]", [OSLO, ROME], "", "json"),
@@ -131,6 +135,8 @@ TEXTS = [
     '```python\nfor city in ("Oslo", "Rome"):\n    get_weather(city=city)\n```',
     'def get_weather(city="Oslo"):\n    return 3',
     '{"name": "get_weather", "arguments": {"city": "Oslo"',
+    '{"name": "get_weather", "arguments": {"city": {"in": "Oslo"}',
+    f"{CALL[:-1]}\n{EXPLAINED}",
     '{"name": "get_weather", "arguments": ["Oslo"]}',
     '{"name": "get_weather"} is half of it',
     '{"name": "未知", "arguments": {}}',
@@ -166,6 +172,12 @@ def test_a_call_in_another_spelling_is_a_call(form: Format, row: tuple[str, list
     assert " ".join(message.content.split()) == " ".join(content.split()) == " ".join(told.split())
     own = form.name == "generic" and spelling == "json"
     assert {call.rescued for call in message.calls} <= {None if own else spelling, None}
+
+
+@pytest.mark.parametrize("text", [f"[{CALL}, {OTHER}", f"[{CALL}, {OTHER[:-1]}"])
+def test_a_list_that_lacks_its_end_is_read_where_it_is_not_the_formats_own(text: str) -> None:
+    form = replace(FAMILIES["hermes"].fit({}, ends=("<|im_end|>",), thinks=False), rescue=True)
+    assert [(call.name, call.arguments) for call in read(form, [text])[0].calls] == [OSLO, ROME]
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=lambda text: text[:40])

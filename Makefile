@@ -10,7 +10,9 @@ DONE  := $(VENV)/done
 EXTRAS := $(PY) -c 'import sys, tomllib; e = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; print(*(r for name in sys.argv[1:] for r in e[name] if not r.startswith("agentkv-sdk")))'
 CPP   := $(shell find cpp -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt) CMakeLists.txt
 CPP_FORMATTED := $(filter %.cpp %.h,$(CPP)) $(shell find tests -name '*.cpp' -o -name '*.h')
-CONFIGURE_TESTS := cmake -S . -B build/tests -G Ninja -DAGENTKV_PYTHON=OFF -DAGENTKV_TESTS=ON --log-level=WARNING >/dev/null
+# Where the module was built: the tests take its objects.
+BUILT = $(shell $(PY) -c 'import glob, sys; print(*glob.glob("build/cp%d%d-*" % sys.version_info[:2]))')
+CONFIGURE_TESTS = cmake -S . -B $(BUILT) -DAGENTKV_TESTS=ON --log-level=WARNING >/dev/null
 # cmake and ninja come from pip; builds outside pip must find them too.
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
@@ -48,12 +50,12 @@ test-remote: $(DONE)/test-deps $(DONE)/install ## Runs the tests of verbs, agent
 	@echo "==> Running the tests of the SDK over agentkv serve"
 	@AGENTKV_TESTS_OVER=agentkv $(PY) -m pytest -q -n $(JOBS) --dist loadfile $(OVER)
 
-ctest: $(DONE)/tools ## Builds and runs the C++ tests
+ctest: $(DONE)/install ## Builds and runs the C++ tests
 	@echo "==> Building the C++ tests"
 	@$(CONFIGURE_TESTS)
-	@cmake --build build/tests
+	@cmake --build $(BUILT)
 	@echo "==> Running the C++ tests"
-	@ctest --test-dir build/tests --output-on-failure --progress --no-tests=error
+	@ctest --test-dir $(BUILT) --output-on-failure --progress --no-tests=error
 
 # vLLM has an environment of its own, without the two packages that would pull a CUDA build of torch.
 VLLM := build/vllm
@@ -114,7 +116,7 @@ bench: $(DONE)/test-deps $(DONE)/install ## Runs the benchmarks, one after anoth
 	@$(CONFIGURE_TESTS)
 	@for file in tests/benchmarks/*.cpp; do \
 		name=$$(basename $$file .cpp); echo "==> $$name"; \
-		cmake --build build/tests --target $$name >/dev/null && $$(find build/tests -type f -name $$name) || exit 1; \
+		cmake --build $(BUILT) --target $$name >/dev/null && $$(find $(BUILT) -type f -name $$name) || exit 1; \
 	done
 	@for file in tests/benchmarks/bench_*.py; do echo "==> $$file"; $(PY) $$file || exit 1; done
 

@@ -22,12 +22,14 @@ BODIES = {
     "a child": f"subprocess.run([sys.executable, '-c', {CHILD!r}])",
     "a child in a session of its own": f"subprocess.run([sys.executable, '-c', {CHILD!r}], start_new_session=True)",
     "native code that keeps the interpreter": "sum(range(10**13))",
+    "turning in a circle": "while True: pass",
 }
 SHOWN = {
     "a lock": "test_it ",
     "an event loop": r"run \(anyio/",
     "a child": "waits_in_the_child",
     "a child in a session of its own": "waits_in_the_child",
+    "turning in a circle": "longer than 5 seconds",
     "native code that keeps the interpreter": "crashed while running 'test_hangs.py::test_it'",
 }
 

@@ -42,7 +42,6 @@ def fail(message: object) -> NoReturn:
 def reporting() -> Iterator[None]:
     """Turns the errors that a command may raise into one line on stderr and exit status 1."""
     from agentkv_runtime.errors import (
-        BackendError,
         ExportError,
         ModelFolderError,
         PullError,
@@ -53,7 +52,6 @@ def reporting() -> Iterator[None]:
 
     refusals = (
         AgentKVError,
-        BackendError,
         ExportError,
         ModelFolderError,
         PullError,
@@ -64,7 +62,7 @@ def reporting() -> Iterator[None]:
 
     try:
         yield
-    except refusals as error:
+    except (*refusals, ImportError) as error:  # of a backend or an extra that is not installed
         fail(error)
     except BrokenPipeError:  # the reader of the output is gone
         raise

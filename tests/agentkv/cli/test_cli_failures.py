@@ -289,6 +289,26 @@ def test_a_disk_that_fills_up(src: Path, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
+@pytest.mark.parametrize(
+    ("missing", "command", "advice"),
+    [
+        ("starlette", "serve nano", "pip install 'agentkv-sdk[serve]'"),
+        ("uvicorn", "eval tools nano --serve", "pip install 'agentkv-sdk[serve]'"),
+        ("prometheus_client", "eval tools nano --serve", "pip install 'agentkv-sdk[serve]'"),
+        ("openai", "eval tools nano --server http://127.0.0.1:9/v1", "pip install 'agentkv-sdk[serve]'"),
+        ("mcp", "mcp nano", "pip install 'agentkv-sdk[mcp]'"),
+        ("rich", "list", "pip install agentkv-sdk"),
+    ],
+)
+def test_a_command_says_how_to_install_what_it_lacks(missing: str, command: str, advice: str) -> None:
+    script = f"import sys; sys.modules[{missing!r}] = None; from agentkv_command import main; main()"
+    done = subprocess.run([sys.executable, "-c", script, *command.split()], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    [line] = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert line.endswith(f" is not installed: {advice}")
+
+
 def test_output_that_has_no_room() -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(

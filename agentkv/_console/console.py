@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -70,6 +71,19 @@ def reporting() -> Iterator[None]:
         fail(f"{error.filename}: {error.strerror}" if error.filename else error)
     except MemoryError:
         fail("out of memory; close other programs, or take a smaller model")
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Replaces a file as a whole, or leaves it as it was; a pipe or a device is written to. Raises OSError."""
+    from agentkv_runtime.folder.fresh_file import put_in_place
+
+    try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)
+        else:
+            put_in_place(path, content)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error  # a full disk names no file
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import anyio
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from .._console.console import escaped, fail, print_table, reporting, stderr, stdout
+from .._console.console import escaped, fail, print_table, reporting, stderr, stdout, write_file
 from .options import CallFormatOption, SteerCallsOption, ThreadsOption
 
 if TYPE_CHECKING:
@@ -201,5 +201,5 @@ def _show(
 
 def _write(path: Path | None, text: Callable[[], str]) -> None:
     if path is not None:
-        path.write_text(text(), encoding="utf-8", errors="backslashreplace")  # models write what is no UTF-8
+        write_file(path, text().encode("utf-8", "backslashreplace"))  # models write what is no UTF-8
         stdout.print(f"Wrote {escaped(path)}", soft_wrap=True)

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType
 
 __all__ = ["main"]
@@ -29,6 +30,14 @@ def main() -> None:
             os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))
         signal.signal(signal.SIGINT, interrupt)
         raise
+
+
+def _command_line() -> Callable[[], object]:
+    try:
+        from agentkv.cli import app
+    except ModuleNotFoundError as error:
+        sys.exit(f"error: {error.name} is not installed: pip install agentkv-sdk")
+    return app
 
 
 def _threads_end() -> bool:
@@ -62,8 +71,7 @@ def _run() -> None:
             signal.signal(signal.SIGINT, remember)
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")  # names of models in terminals that are not UTF-8
-        from agentkv.cli import app
-
+        app = _command_line()
         if asked:  # and the imports swallowed it
             raise KeyboardInterrupt
         if interruptible:

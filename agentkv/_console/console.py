@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -42,7 +43,6 @@ def fail(message: object) -> NoReturn:
 def reporting() -> Iterator[None]:
     """Turns the errors that a command may raise into one line on stderr and exit status 1."""
     from agentkv_runtime.errors import (
-        BackendError,
         ExportError,
         ModelFolderError,
         PullError,
@@ -53,7 +53,6 @@ def reporting() -> Iterator[None]:
 
     refusals = (
         AgentKVError,
-        BackendError,
         ExportError,
         ModelFolderError,
         PullError,
@@ -64,7 +63,7 @@ def reporting() -> Iterator[None]:
 
     try:
         yield
-    except refusals as error:
+    except (*refusals, ImportError) as error:  # of a backend or an extra that is not installed
         fail(error)
     except BrokenPipeError:  # the reader of the output is gone
         raise
@@ -72,6 +71,19 @@ def reporting() -> Iterator[None]:
         fail(f"{error.filename}: {error.strerror}" if error.filename else error)
     except MemoryError:
         fail("out of memory; close other programs, or take a smaller model")
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Replaces a file as a whole, or leaves it as it was; a pipe or a device is written to. Raises OSError."""
+    from agentkv_runtime.folder.fresh_file import put_in_place
+
+    try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)
+        else:
+            put_in_place(path, content)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error  # a full disk names no file
 
 
 @contextmanager

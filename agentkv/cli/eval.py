@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,7 +10,7 @@ import anyio
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from .._console.console import escaped, fail, print_table, reporting, stderr, stdout
+from .._console.console import escaped, fail, print_table, reporting, stderr, stdout, write_file
 from .options import CallFormatOption, SteerCallsOption, ThreadsOption
 
 if TYPE_CHECKING:
@@ -93,6 +92,7 @@ def tools(
     )
     _check(how)
     with reporting():
+        how.check_installed()
         asked = _cases(cases, [name.strip() for name in categories.split(",") if name.strip()], n, seed)
         results, whole = _asked(how, asked)
         _show(how, cases, results, len(asked), json_file, page_file)
@@ -123,8 +123,6 @@ def _check(how: EvaluationOptions) -> None:
         fail("--serve asks a server of our own, --server another one; pass one of them")
     if how.server is not None and how.call_format is not None:
         fail("--call-format is of a model that is opened here; the server at --server has its own")
-    if (how.serve or how.server is not None) and find_spec("openai") is None:
-        fail("openai is missing; install it with: pip install 'agentkv-sdk[serve]'")
     if how.server is not None and how.rescue == "steer":
         fail("--steer-calls is of a model that is opened here; the server at --server has its own")
     if how.server is not None and how.call_threshold is not None:
@@ -203,5 +201,5 @@ def _show(
 
 def _write(path: Path | None, text: Callable[[], str]) -> None:
     if path is not None:
-        path.write_text(text(), encoding="utf-8", errors="backslashreplace")  # models write what is no UTF-8
+        write_file(path, text().encode("utf-8", "backslashreplace"))  # models write what is no UTF-8
         stdout.print(f"Wrote {escaped(path)}", soft_wrap=True)

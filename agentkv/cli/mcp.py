@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from .._console.console import fail, reporting
+from .._console.console import reporting
+from .._types.extras import needs_extra
 from .options import ThreadsOption
 
 
@@ -28,10 +29,8 @@ def mcp(
 ) -> None:
     """Serve branches as tools by the Model Context Protocol: forks, rollbacks and generations for agents elsewhere."""
     with reporting():
-        try:
+        with needs_extra("mcp"):
             import anyio
 
             from ..adapters.mcp.serving import serve_branches
-        except ImportError as error:
-            fail(f"{error.name} is missing: pip install 'agentkv-sdk[mcp]'")
         anyio.run(serve_branches, model, http, capacity, most_branches, saves, threads)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from .._console.console import fail, reporting
+from .._types.extras import needs_extra
 from .options import CallFormatOption, QuantOption, SteerCallsOption, ThreadsOption
 
 if TYPE_CHECKING:
@@ -109,13 +110,11 @@ def serve(
 
     SIGINT and SIGTERM let nobody in any more, wait for what runs, and end the server; a second one ends it at once.
     """
-    try:
+    with reporting(), needs_extra("serve"):
         import anyio
 
         from ..serve.run import Listening, run
         from ..serve.settings import Settings
-    except ImportError as error:
-        fail(f"{error.name} is missing; install it with: pip install 'agentkv-sdk[serve]'")
     if api_key is None and not insecure and not _is_loopback(host):
         fail(f"{host} can be reached from other machines: set AGENTKV_API_KEY, or pass --insecure")
     if api_key == "":

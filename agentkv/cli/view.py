@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from .._console.console import bytes_text, escaped, reporting, stderr, stdout
+from .._console.console import bytes_text, escaped, reporting, stderr, stdout, write_file
 
 
 def view(
@@ -33,7 +33,7 @@ def view(
             from ..trace.view.page import page_of
 
             content = page_of(path, lambda part: bar.update(task, completed=part)).encode()
-        target.write_bytes(content)
+        write_file(target, content)
     stdout.print(f"Wrote {escaped(target)} ({bytes_text(len(content))})", soft_wrap=True)
     if show and not perfetto and not webbrowser.open(target.resolve().as_uri()):
         stdout.print("No browser could be opened: open the file in one.")

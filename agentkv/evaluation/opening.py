@@ -36,6 +36,13 @@ class EvaluationOptions:
         """Name of the runner: a server's URL, "agentkv serve" or "kv.Agent"."""
         return self.server or ("agentkv serve" if self.serve else "kv.Agent")
 
+    def check_installed(self) -> None:
+        """Raises ImportError, with the way to install it, if the runner needs what is not installed."""
+        if self.serve:
+            from . import serving  # noqa: F401
+        if self.serve or self.server is not None:
+            from . import server_runner  # noqa: F401
+
 
 async def evaluated(
     how: EvaluationOptions, cases: Sequence[Case], done: Callable[[CaseResult], None]

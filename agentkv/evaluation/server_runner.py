@@ -9,14 +9,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import openai
 
 from .._types.errors import InvalidInput, RemoteError
+from .._types.extras import needs_extra
 from ..agents.tool import Retry
 from ..agents.tool_runner import text_of_error, text_of_result
 from .cases import Case
 from .outcome import MAX_ROUNDS, Called, Outcome
 from .worlds import World
+
+with needs_extra("serve"):
+    import openai
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionMessageFunctionToolCall

@@ -7,9 +7,12 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from .._aio.tasks import FirstErrorGroup
-from ..serve.app import application
-from ..serve.http.listener import bind_socket, listener
-from ..serve.settings import Settings
+from .._types.extras import needs_extra
+
+with needs_extra("serve"):
+    from ..serve.app import application
+    from ..serve.http.listener import bind_socket, listener
+    from ..serve.settings import Settings
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

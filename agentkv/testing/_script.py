@@ -85,7 +85,7 @@ class ReplyRule:
                 raise ConstraintFailed(
                     f"the grammar of the generation does not allow {self._text([token])!r} after "
                     f"{self._text(said[:place])!r}; does the agent have such a tool, with arguments of these names and "
-                    "types?"
+                    "types, and may it call? The last message of max_rounds, and the one after repeated calls, cannot"
                 )
             state.advance([token])
         if not state.complete and len(said) < len(self._tokens) and not state.allowed(self._tokens[-1:], [-1]):

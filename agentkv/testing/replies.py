@@ -44,8 +44,8 @@ async def replies(
     runs on the thread of the step loop.
 
     A generation still ends where it must: at max_tokens, at a stop string, at a full context. One whose grammar does
-    not allow the reply (an unknown tool, an argument that its schema refuses) fails with StepFailed; one for which no
-    reply is left raises InvalidInput.
+    not allow the reply (an unknown tool, an argument that its schema refuses, a call in a turn's last message) fails
+    with StepFailed; one for which no reply is left raises InvalidInput.
 
     Args:
         script: the replies, or a function that makes them.

@@ -72,6 +72,10 @@ EXTRAS = [
     ("agentkv.adapters.mcp.server", "mcp", "mcp"),
     ("agentkv.serve", "starlette", "serve"),
     ("agentkv.serve", "anthropic", "serve"),
+    ("agentkv.serve", "prometheus_client", "serve"),
+    ("agentkv.evaluation.serving", "uvicorn", "serve"),
+    ("agentkv.evaluation.serving", "starlette", "serve"),
+    ("agentkv.evaluation.server_runner", "openai", "serve"),
 ]
 
 

@@ -23,6 +23,7 @@ from agentkv import models
 from agentkv._console.console import remembered_interrupts
 from agentkv._console.progress import displayed
 from agentkv.cli import app
+from tests.agentkv.trace.synthetic import write_synthetic
 from tests.conftest import FolderFactory
 from tests.runtime.draft_heads import head_weights, write_head
 from tests.runtime.folders import write_folder
@@ -287,6 +288,53 @@ def test_a_disk_that_fills_up(src: Path, tmp_path: Path) -> None:
         assert "File too large" in refused("export", src, tmp_path / "model")
     assert {path: path.read_bytes() for path in (tmp_path / "model").iterdir()} == before
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+FEW = "eval tools nano --n 1 --categories no_tool --max-tokens 4 --threads 1 --capacity 8192"
+
+
+@pytest.mark.parametrize("writes", ["view run.trace --no-open --out", f"{FEW} --json", f"{FEW} --page"])
+def test_a_file_that_a_full_disk_has_no_room_for_stays_as_it_was(
+    writes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_synthetic(tmp_path / "run.trace", steps=20)
+    target = tmp_path / "target"
+    assert run(*writes.split(), target).exit_code == 0  # and all is imported: Python would cache cut bytecode
+    before = target.read_bytes()
+    with files_of_at_most(100):
+        done = run(*writes.split(), target)
+    assert (done.exit_code, done.stderr) == (1, f"error: {target}: File too large\n")
+    assert target.read_bytes() == before
+    assert tree(tmp_path) == ["run.trace", "target"]
+
+
+def test_what_a_command_writes_goes_through_a_pipe() -> None:
+    script = "import sys; from agentkv.cli import app; app()"
+    arguments = [*FEW.split(), "--json", "/dev/stderr"]
+    done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert json.loads(done.stderr)["cases"]
+
+
+@pytest.mark.parametrize(
+    ("missing", "command", "advice"),
+    [
+        ("starlette", "serve nano", "pip install 'agentkv-sdk[serve]'"),
+        ("uvicorn", "eval tools nano --serve", "pip install 'agentkv-sdk[serve]'"),
+        ("prometheus_client", "eval tools nano --serve", "pip install 'agentkv-sdk[serve]'"),
+        ("openai", "eval tools nano --server http://127.0.0.1:9/v1", "pip install 'agentkv-sdk[serve]'"),
+        ("mcp", "mcp nano", "pip install 'agentkv-sdk[mcp]'"),
+        ("rich", "list", "pip install agentkv-sdk"),
+    ],
+)
+def test_a_command_says_how_to_install_what_it_lacks(missing: str, command: str, advice: str) -> None:
+    script = f"import sys; sys.modules[{missing!r}] = None; from agentkv_command import main; main()"
+    done = subprocess.run([sys.executable, "-c", script, *command.split()], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    [line] = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert line.endswith(f" is not installed: {advice}")
 
 
 def test_output_that_has_no_room() -> None:

@@ -135,13 +135,6 @@ def test_what_an_option_does_not_take_is_refused_before_a_case_is_asked(option: 
     assert (done.exit_code, option in done.output, "cases" in done.output) == (2, True, False)
 
 
-@pytest.mark.parametrize("through", [["--serve"], ["--server", "http://a/v1"]])
-def test_what_is_not_installed_is_named(through: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "openai", None)
-    done = run("nano", *through)
-    assert (done.exit_code, "pip install 'agentkv-sdk[serve]'" in done.stderr) == (1, True)
-
-
 def test_a_table_counts_by_category() -> None:
     rescued = Called("get_weather", {"city": "Oslo"}, rescued="json")
     wrong = Called("get_weather", {"city": "Rome"})

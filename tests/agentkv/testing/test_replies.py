@@ -97,6 +97,19 @@ async def test_the_grammar_of_a_generation_holds_the_script_too() -> None:
             await branch.generate(output=year)
 
 
+async def test_a_script_that_calls_where_a_turn_must_answer_is_told_so() -> None:
+    @kv.tool
+    def weather(city: str) -> str:
+        """The weather in a city."""
+        return "rain"
+
+    calls = [kv.testing.call("weather", city=city) for city in ("Rome", "Oslo")]
+    async with kv.testing.replies(calls, capacity=2048) as ctx:
+        agent = kv.Agent("", tools=[weather], max_rounds=2)
+        with pytest.raises(kv.StepFailed, match=r"may it call\? The last message of max_rounds"):
+            await agent.run(await agent.trunk(ctx), "How is Rome?")
+
+
 async def test_what_ends_a_generation_ends_a_reply() -> None:
     async with kv.testing.replies(["one two three four five", "one two three"], capacity=1024) as ctx:
         branch = await ctx.branch([{"role": "user", "content": "?"}])

@@ -59,8 +59,13 @@ def checked_messages(messages: object) -> list[dict[str, Any]]:
         if not isinstance(message, Mapping):
             raise InvalidInput(f"{what} is {preview(message)}, but it must be a mapping with a 'role' and a 'content'")
         copy = _copied(message, what)
-        if not isinstance(copy.get("role"), str) or not copy["role"]:
-            raise InvalidInput(f"{what} has the role {preview(copy.get('role'))}, but it must be a str such as 'user'")
+        if "role" not in copy:
+            raise InvalidInput(
+                f"{what} has the keys {', '.join(map(repr, copy)) or '(none)'}, but it needs a 'role', such as 'user', and a "
+                "'content'"
+            )
+        if not isinstance(copy["role"], str) or not copy["role"]:
+            raise InvalidInput(f"{what} has the role {preview(copy['role'])}, but it must be a str such as 'user'")
         # OpenAI's client dumps absent fields as None.
         copy = {key: value for key, value in copy.items() if value is not None or key == "content"}
         _check_names(copy, what)

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 Out = TypeVar("Out", default=str)
 
-MOST_FORKS = 2**31 - 1
 MOST_STREAMS = 2**63 - 1
 
 
@@ -216,7 +215,7 @@ class Branch:
         """
         self._handle.check_open()
         await self._handle.reload()
-        count = 1 if n is None else checked_count(n, "n", 1, MOST_FORKS)
+        count = 1 if n is None else checked_count(n, "n", 1)
 
         def undo(worker: Worker, made: list[int]) -> None:
             for child in made:
@@ -461,7 +460,7 @@ class Branch:
             SnapshotError: the file cannot be written; the branch stays in the cache.
         """
         self._handle.check_free()
-        place = None if folder is None else checked_path(folder, "folder", "a folder")
+        place = None if folder is None else checked_path(folder, "folder", "the path of a folder")
         if self._handle.state.offloaded is not None:
             return 0
         store = InMemory if place is None else partial(InFile, place)

@@ -119,7 +119,7 @@ class Context:
             DraftMismatch: `speculative` was made for another model.
         """
         options = Options(
-            path=checked_path(model, "model"),
+            path=checked_path(model, "model", "the path of a model folder or GGUF file, or the name of a model"),
             capacity=capacity,
             kv_dtype=kv_dtype,
             max_batch_tokens=max_batch_tokens,

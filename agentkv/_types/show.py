@@ -9,12 +9,18 @@ _REPR.maxstring = _REPR.maxother = 60
 
 
 def preview(value: object) -> str:
-    """The type of a value and the beginning of its repr, at most 60 characters; a placeholder if `repr` raises."""
+    """The type of a value and the beginning of its repr, at most 60 characters; a placeholder if `repr` raises. A class
+    is shown by its name.
+    """
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
     try:
         text = _REPR.repr(value)
     except Exception:
         text = "(which cannot be shown)"
-    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
+    text = text if len(text) <= 60 else text[:57] + "..."
+    kind = type(value).__name__
+    return text if text.startswith(f"{kind}(") else f"{kind} {text}"
 
 
 def safe_str(error: BaseException) -> str:

@@ -188,10 +188,11 @@ def _documents(data: bytes) -> Iterator[tuple[str, Any]]:
 
 def _fault(error: ValidationError) -> str:
     """The first fault of a case, with its place in it."""
-    first = error.errors()[0]
+    errors = error.errors()
+    first = next((each for each in errors if each["type"] == "extra_forbidden"), errors[0])  # a typo is missed, too
     where = ".".join(map(str, first["loc"]))
     forms = f"; {_FORMS}" if first["type"] == "json_invalid" else ""
-    return f"{where + ': ' if where else ''}{first['msg']}{forms}"
+    return f"{where + ': ' if where else ''}{first['msg'].removeprefix('Value error, ')}{forms}"
 
 
 def chosen(cases: Iterable[Case], categories: Sequence[str], n: int) -> list[Case]:

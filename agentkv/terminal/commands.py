@@ -189,7 +189,7 @@ def _words(line: str, rest: str = "") -> list[str]:
 
 
 def _file(word: str) -> Path:
-    return checked_path(word, "FILE", "a file")
+    return checked_path(word, "FILE", "the path of a file")
 
 
 def _short(text: str) -> str:

@@ -26,9 +26,13 @@ def bind_socket(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        raise InvalidInput(
-            f"cannot listen on {host} port {port}: {error.strerror or error}; pass another address"
-        ) from error
+        raise InvalidInput(f"cannot listen on {host} port {port}: {_reason(error)}; pass another host or port") from error
+
+
+def _reason(error: OSError) -> str:
+    """What the system says, without the address, which asyncio's and socket's helpers say again."""
+    known = error.errno is not None and not isinstance(error, socket.gaierror)
+    return os.strerror(error.errno) if known else error.strerror or str(error)
 
 
 def listener(app: ASGIApp) -> uvicorn.Server:

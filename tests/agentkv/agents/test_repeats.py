@@ -8,7 +8,7 @@ import pytest
 
 import agentkv as kv
 from agentkv.agents.repeats import Repeats
-from agentkv.agents.turn import ANSWER_NOW
+from agentkv.agents.answer_format import ANSWER_NOW
 from agentkv.testing import call
 
 from .conftest import ONE_CALL, as_tool, desk_agent

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 Out = TypeVar("Out", default=str)
 
+MOST_FORKS = 2**31 - 1  # that the engine counts; it refuses all beyond its branches
 MOST_STREAMS = 2**63 - 1
 
 
@@ -215,7 +216,7 @@ class Branch:
         """
         self._handle.check_open()
         await self._handle.reload()
-        count = 1 if n is None else checked_count(n, "n", 1)
+        count = 1 if n is None else min(checked_count(n, "n", 1), MOST_FORKS)
 
         def undo(worker: Worker, made: list[int]) -> None:
             for child in made:

@@ -87,6 +87,8 @@ def checked_ids(ids: object, vocab_size: int) -> list[int]:
         array = np.asarray(ids)
     except Exception:  # its methods may raise anything
         array = np.empty((0, 0))
+    if isinstance(ids, bytearray | memoryview):  # NumPy takes their bytes for ids
+        raise InvalidInput(f"a prompt is {preview(ids)}; make it text: bytes(...), in UTF-8")
     if isinstance(ids, Mapping | Message):
         raise InvalidInput(f"a prompt is {preview(ids)}, one message; give a list of messages: [message]")
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):

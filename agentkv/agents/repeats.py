@@ -81,7 +81,11 @@ class Repeats:
         there are none, or once they were told."""
         for length in range(2, len(self._messages) // 2 + 1):
             last = self._messages[-length:]
-            if not self._told and len({*last} - {frozenset()}) == length and last == self._messages[-2 * length : -length]:
+            if (
+                not self._told
+                and len({*last} - {frozenset()}) == length
+                and last == self._messages[-2 * length : -length]
+            ):
                 self._told = True
                 return length
         return 0

@@ -192,8 +192,8 @@ class Round(Generic[Out]):
         """Raises RepeatedCall where the model repeats a call more than `max_repeats` times. Adds a warning where calls
         of different messages come round again."""
         name, times = self._turn.repeats.end_message()
-        if round_trip := self._turn.repeats.round_trip():
-            self._warn(f"the same {round_trip} messages of calls come one after another again and again")
+        if length := self._turn.repeats.round_trip():
+            self._warn(f"the calls of the last {length} messages come round: they were made before, in the same order")
         if times > self._agent.max_repeats:
             raise self._turn.limit(
                 f"the turn made the same call of {name} in {times + 1} messages one after another",

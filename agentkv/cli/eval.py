@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -123,14 +122,25 @@ def _check(how: EvaluationOptions) -> None:
         fail("--serve asks a server of our own, --server another one; pass one of them")
     if how.server is not None and how.call_format is not None:
         fail("--call-format is of a model that is opened here; the server at --server has its own")
-    if (how.serve or how.server is not None) and find_spec("openai") is None:
-        fail("openai is missing; install it with: pip install 'agentkv-sdk[serve]'")
+    if how.serve or how.server is not None:
+        _import_server(how.serve)
     if how.server is not None and how.rescue == "steer":
         fail("--steer-calls is of a model that is opened here; the server at --server has its own")
     if how.server is not None and how.call_threshold is not None:
         fail("--call-threshold is of a model that is opened here; the server at --server has its own")
     if how.style is not None and (how.serve or how.server is not None):
         fail("--style is of an agent, and a server has none; leave it out")
+
+
+def _import_server(own: bool) -> None:
+    """Imports what asks a server, and what serves one of our own. Leaves where a package is missing."""
+    try:
+        from ..evaluation import server_runner  # noqa: F401
+
+        if own:
+            from ..evaluation import serving  # noqa: F401
+    except ImportError as error:
+        fail(f"{error.name} is missing; install it with: pip install 'agentkv-sdk[serve]'")
 
 
 def _cases(path: Path | None, categories: Sequence[str], n: int, seed: int | None) -> list[Case]:

@@ -93,7 +93,11 @@ def serve(
         float, typer.Option(min=0, help="So may branches of a lease without a connection that are idle for longer.")
     ] = 30.0,
     offload: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Where idle branches and conversations go when the cache is full; without it, memory.")
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Where idle branches and conversations go when the cache is full; without it, memory.",
+        ),
     ] = None,
     trace: Annotated[
         Path | None,

@@ -47,7 +47,8 @@ async def run(talk: ChatSession, line: str) -> str:
         raise InvalidInput(f"there is no {name}; /help lists what there is")
     words = rest if name == "/system" else _words(line, *rest)  # a system prompt is taken verbatim
     if not command.least <= len(words) <= command.most:
-        raise InvalidInput(f"usage: {name} {command.usage}".rstrip())
+        blanks = "; a name with blanks needs quotes" if len(words) > command.most > 0 else ""
+        raise InvalidInput(f"usage: {name} {command.usage}".rstrip() + blanks)
     return await command.does(talk, words)
 
 

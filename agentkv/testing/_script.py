@@ -67,7 +67,9 @@ _OTHER_CALLS = "does the agent have such a tool, with arguments of these names a
 class ReplyRule:
     """Rule of one reply, with the grammar that its generation has besides."""
 
-    def __init__(self, tokens: Sequence[int], tokenizer: Tokenizer, vocab_size: int, own: Rule | None, opener: str) -> None:
+    def __init__(
+        self, tokens: Sequence[int], tokenizer: Tokenizer, vocab_size: int, own: Rule | None, opener: str
+    ) -> None:
         self._tokens = list(tokens)
         self._opener = opener  # of calls
         self._eos = frozenset(tokenizer.eos_ids)

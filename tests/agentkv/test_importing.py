@@ -70,7 +70,11 @@ EXTRAS = [
     ("agentkv.adapters.langchain", "openai", "langchain"),
     ("agentkv.adapters.mcp.connection", "mcp", "mcp"),
     ("agentkv.adapters.mcp.server", "mcp", "mcp"),
+    ("agentkv.adapters.mcp.serving", "mcp", "mcp"),
+    ("agentkv.adapters.mcp.serving", "starlette", "mcp"),
     ("agentkv.serve", "starlette", "serve"),
+    ("agentkv.serve.run", "uvicorn", "serve"),
+    ("agentkv.serve.run", "h11", "serve"),
     ("agentkv.serve", "anthropic", "serve"),
 ]
 

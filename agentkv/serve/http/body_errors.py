@@ -98,7 +98,9 @@ def _names_at(kind: type[BaseModel], path: Path) -> set[str]:
     kinds = {kind}
     for part in path:
         if isinstance(part, str):
-            fields = [field for each in kinds for name, field in each.model_fields.items() if part in (name, field.alias)]
+            fields = [
+                field for each in kinds for name, field in each.model_fields.items() if part in (name, field.alias)
+            ]
             kinds = {inner for field in fields for inner in _kinds_in(field.annotation)}
     return {field.alias or name for each in kinds for name, field in each.model_fields.items()}
 

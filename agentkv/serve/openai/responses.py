@@ -160,7 +160,7 @@ class _Creation:
 
     async def _failed(self, emit: Emit, told: ApiError) -> None:
         code = "rate_limit_exceeded" if told.kind == "busy" else "server_error"
-        failed = self._frame("failed", [], error={"code": code, "message": told.message})
+        failed = self._frame("failed", [], error={"code": code, "message": told.named_message})
         await self._tell(emit, ResponseFailedEvent, failed)
 
     async def _tell(self, emit: Emit, kind: type[BaseModel], response: Mapping[str, Any]) -> None:

@@ -96,7 +96,7 @@ def serve(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Where idle branches and conversations go when the cache is full; without it, memory.",
+            help="Where waiting conversations go when the cache is full; without it, memory.",
         ),
     ] = None,
     trace: Annotated[

@@ -135,11 +135,16 @@ def test_what_an_option_does_not_take_is_refused_before_a_case_is_asked(option: 
     assert (done.exit_code, option in done.output, "cases" in done.output) == (2, True, False)
 
 
-@pytest.mark.parametrize("through", [["--serve"], ["--server", "http://a/v1"]])
-def test_what_is_not_installed_is_named(through: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "openai", None)
-    done = run("nano", *through)
-    assert (done.exit_code, "pip install 'agentkv-sdk[serve]'" in done.stderr) == (1, True)
+@pytest.mark.parametrize(
+    ("through", "missing"),
+    [(["--server", "http://a/v1"], "openai"), *((["--serve"], each) for each in ("openai", "uvicorn", "starlette"))],
+)
+def test_what_is_not_installed_is_named(through: list[str], missing: str) -> None:
+    script = f"import sys; sys.modules[{missing!r}] = None; from agentkv.cli import app; app()"
+    command = [sys.executable, "-c", script, "eval", "tools", "nano", *through]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 1
+    assert done.stderr == f"error: {missing} is missing; install it with: pip install 'agentkv-sdk[serve]'\n"
 
 
 def test_a_table_counts_by_category() -> None:

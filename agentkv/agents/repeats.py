@@ -77,15 +77,11 @@ class Repeats:
         return name, times
 
     def round_trip(self) -> int:
-        """Number of different messages that were just made a second time in the same order, as of A, B, A, B; 0 where
+        """Number of messages whose calls were just made a second time in the same order, as of A, B, A, B; 0 where
         there are none, or once they were told."""
-        for length in range(2, len(self._messages) // 2 + 1):
-            last = self._messages[-length:]
-            if (
-                not self._told
-                and len({*last} - {frozenset()}) == length
-                and last == self._messages[-2 * length : -length]
-            ):
+        for length in range(2, 0 if self._told else len(self._messages) // 2 + 1):
+            last, before = self._messages[-length:], self._messages[-2 * length : -length]
+            if last == before and all(last) and len({*last}) > 1:
                 self._told = True
                 return length
         return 0

@@ -91,7 +91,8 @@ class ReplyRule:
         for place, token in enumerate(said):
             if not state.allowed([token], [-1]):
                 before = self._text(said[:place])
-                is_within_opener = self._text(said).find(self._opener) + len(self._opener) > len(before)
+                begin = self._text(said).find(self._opener)
+                is_within_opener = 0 <= begin <= len(before) < begin + len(self._opener)
                 raise ConstraintFailed(
                     f"the grammar of the generation does not allow {self._text([token])!r} after {before!r}; "
                     f"{_NO_CALLS if is_within_opener else _OTHER_CALLS}"

@@ -82,6 +82,7 @@ async def test_a_turn_that_would_not_end_is_asked_for_its_answer(replies: list[A
         ([OSLO, ROME, OSLO, ROME, OSLO, ROME], 1),
         ([OSLO, ROME, STOCK, OSLO, ROME, STOCK], 1),
         ([[OSLO, STOCK], ROME, [STOCK, OSLO], ROME], 1),
+        ([OSLO, ROME, OSLO, STOCK, OSLO, ROME, OSLO, STOCK], 1),
         ([OSLO, ROME, OSLO], 0),
         ([OSLO, ROME, OSLO, STOCK], 0),
         ([OSLO, OSLO, OSLO, OSLO], 0),  # this ends the turn, or is refused

@@ -85,7 +85,7 @@ async def test_branches_at_once_are_answered_by_a_function() -> None:
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ({"tool_choice": "none"}, "this message takes no calls"),
+        ({"tool_choice": "none"}, "does not allow '<tool_call>' after ''; this message takes no calls"),
         ({}, "does the agent have such a tool"),
     ],
 )

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import reprlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = 60
@@ -21,6 +25,11 @@ def preview(value: object) -> str:
     text = text if len(text) <= 60 else text[:57] + "..."
     kind = type(value).__name__
     return text if text.startswith(f"{kind}(") else f"{kind} {text}"
+
+
+def reason_of(fault: ErrorDetails) -> str:
+    """The reason of a fault that pydantic found, in a validator's own words where it raised."""
+    return fault["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
 
 
 def safe_str(error: BaseException) -> str:

@@ -15,10 +15,10 @@ import docstring_parser
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError
 from pydantic.json_schema import JsonSchemaValue, PydanticJsonSchemaWarning
-from pydantic_core import SchemaError
+from pydantic_core import ErrorDetails, SchemaError
 
 from .._types.errors import InvalidInput
-from .._types.show import safe_str
+from .._types.show import reason_of, safe_str
 from ..output._typed import PlainSchema
 from .run_context import RunContext
 
@@ -189,6 +189,6 @@ def _schema_of(model: type[BaseModel], descriptions: Mapping[str, str]) -> JsonS
     return first | schema
 
 
-def _problem(error: Any) -> str:
+def _problem(error: ErrorDetails) -> str:
     where = ".".join(map(str, error["loc"]))
-    return f"{where}: {error['msg']}" if where else str(error["msg"])
+    return f"{where}: {reason_of(error)}" if where else reason_of(error)

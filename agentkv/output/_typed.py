@@ -14,7 +14,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaV
 from pydantic_core import core_schema
 
 from .._types.errors import InvalidInput, OutputInvalid
-from .._types.show import preview
+from .._types.show import preview, reason_of
 from ._schema_checks import endless_reference, inexact_number, refused_keyword, subschemas
 from .grammar import GrammarSource
 from .json_schema import cut_json, grammar_of
@@ -139,7 +139,7 @@ class Typed(GrammarSource[Out]):
         # Not chained: pydantic's error holds every frame below it, where the garbage collector does not see them.
         if faults[0]["type"] == "json_invalid" and "recursion" not in faults[0]["msg"]:
             raise cut_json(faults[0]["msg"])
-        said = "; ".join(_said(fault["loc"], fault["msg"]) for fault in faults)
+        said = "; ".join(_said(fault["loc"], reason_of(fault)) for fault in faults)
         raise OutputInvalid(f"the output {preview(text)} is refused: {said}", text)
 
 

@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 from agentkv_runtime.formats import FAMILIES
 from jsonschema import Draft202012Validator
-from pydantic import AnyUrl, BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import AfterValidator, AnyUrl, BaseModel, ConfigDict, Field, PositiveInt
 from typing_extensions import TypedDict
 
 import agentkv as kv
@@ -250,6 +250,15 @@ def test_a_default_is_of_its_schema(kind: Any, default: Any, shown: Any) -> None
     schema = kv.tool(look).parameters["properties"]["at"]
     assert (schema["default"], type(schema["default"])) == (shown, type(shown))
     Draft202012Validator(schema).validate(shown)
+
+
+@pytest.mark.parametrize("kind", [ValueError, AssertionError])
+def test_a_validator_is_quoted_in_its_own_words(kind: type[Exception]) -> None:
+    def refuse(value: int) -> int:
+        raise kind("take another")
+
+    with pytest.raises(InvalidArguments, match="^at: take another$"):
+        tool_of(Annotated[int, AfterValidator(refuse)]).checked({"at": 1})
 
 
 RESULTS = [

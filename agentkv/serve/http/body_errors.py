@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 from pydantic import BaseModel
 
 from ..._types.keywords import near_name
-from ..._types.show import preview
+from ..._types.show import preview, reason_of
 from .errors import ApiError
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def refused_for(error: ErrorDetails, kind: type[BaseModel], value: Any, within: 
         tag, known = error["ctx"]["tag"], error["ctx"]["expected_tags"]
         told = f"{name} is of the type {preview(tag)}, which this server does not support; it knows {known}"
         return ApiError("invalid", told, "unsupported_parameter", name)
-    message = error["msg"].removeprefix("Value error, ")
+    message = reason_of(error)
     if error["type"] == "too_long":
         message = f"it has {error['ctx']['actual_length']} parts, but at most {error['ctx']['max_length']} are taken"
     if error["type"] in _NO_OBJECT:

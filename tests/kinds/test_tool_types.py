@@ -257,7 +257,7 @@ def test_a_validator_is_quoted_in_its_own_words(kind: type[Exception]) -> None:
     def refuse(value: int) -> int:
         raise kind("take another")
 
-    with pytest.raises(InvalidArguments, match="^at: take another$"):
+    with pytest.raises(InvalidArguments, match=r"^at: take another$"):
         tool_of(Annotated[int, AfterValidator(refuse)]).checked({"at": 1})
 
 

@@ -90,7 +90,7 @@ async def test_a_turn_that_would_not_end_is_asked_for_its_answer(replies: list[A
 )
 async def test_calls_that_come_by_turns_are_warned_of(messages: list[Any], warned: int) -> None:
     async with kv.testing.replies([*messages, "So it is."]) as ctx:
-        agent = desk_agent("weather", "stock", tool_choice=freely, max_repeats=5)
+        agent = desk_agent("weather", "stock", tool_choice=freely, max_repeats=5, max_rounds=9)
         run = await agent.run(await agent.trunk(ctx), ONE_CALL)
         assert ["come round" in warning for warning in run.warnings] == [True] * warned
 

@@ -59,8 +59,13 @@ def checked_messages(messages: object) -> list[dict[str, Any]]:
         if not isinstance(message, Mapping):
             raise InvalidInput(f"{what} is {preview(message)}, but it must be a mapping with a 'role' and a 'content'")
         copy = _copied(message, what)
-        if not isinstance(copy.get("role"), str) or not copy["role"]:
-            raise InvalidInput(f"{what} has the role {preview(copy.get('role'))}, but it must be a str such as 'user'")
+        if "role" not in copy:
+            raise InvalidInput(
+                f"{what} has the keys {', '.join(map(repr, copy)) or '(none)'}, but it needs a 'role', such as 'user', "
+                "and a 'content'"
+            )
+        if not isinstance(copy["role"], str) or not copy["role"]:
+            raise InvalidInput(f"{what} has the role {preview(copy['role'])}, but it must be a str such as 'user'")
         # OpenAI's client dumps absent fields as None.
         copy = {key: value for key, value in copy.items() if value is not None or key == "content"}
         _check_names(copy, what)
@@ -83,7 +88,23 @@ def checked_tools(tools: object) -> list[dict[str, Any]] | None:
             f"tools is {preview(tools)}, but it must be a list of tool definitions: mappings, such as "
             "`tool.definition` of a kv.Tool"
         )
-    return [_copied(tool, f"tool {index}") for index, tool in enumerate(items)]
+    return [_with_parameters(_copied(tool, f"tool {index}"), f"tool {index}") for index, tool in enumerate(items)]
+
+
+def _with_parameters(tool: dict[str, Any], what: str) -> dict[str, Any]:
+    """The definition with a description and properties, which chat templates print. Raises InvalidInput without a
+    name."""
+    function = tool.get("function", tool)
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise InvalidInput(
+            f'{what} has no name; a definition is {{"type": "function", "function": {{"name": ..., "description": ..., '
+            '"parameters": ...}}, as `tool.definition` of a kv.Tool is'
+        )
+    parameters = function.get("parameters")
+    if parameters is None or isinstance(parameters, dict):
+        function = function | {"parameters": {"type": "object", "properties": {}} | (parameters or {})}
+    full = {"description": ""} | function
+    return {**tool, "function": full} if "function" in tool else full
 
 
 def checked_template(template: object, known: bool) -> dict[str, Any]:

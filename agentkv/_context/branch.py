@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 Out = TypeVar("Out", default=str)
 
-MOST_FORKS = 2**31 - 1
+MOST_FORKS = 2**31 - 1  # that the engine counts; it refuses all beyond its branches
 MOST_STREAMS = 2**63 - 1
 
 
@@ -216,7 +216,7 @@ class Branch:
         """
         self._handle.check_open()
         await self._handle.reload()
-        count = 1 if n is None else checked_count(n, "n", 1, MOST_FORKS)
+        count = 1 if n is None else min(checked_count(n, "n", 1), MOST_FORKS)
 
         def undo(worker: Worker, made: list[int]) -> None:
             for child in made:
@@ -461,7 +461,7 @@ class Branch:
             SnapshotError: the file cannot be written; the branch stays in the cache.
         """
         self._handle.check_free()
-        place = None if folder is None else checked_path(folder, "folder", "a folder")
+        place = None if folder is None else checked_path(folder, "folder", "the path of a folder")
         if self._handle.state.offloaded is not None:
             return 0
         store = InMemory if place is None else partial(InFile, place)

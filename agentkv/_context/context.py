@@ -119,7 +119,7 @@ class Context:
             DraftMismatch: `speculative` was made for another model.
         """
         options = Options(
-            path=checked_path(model, "model"),
+            path=checked_path(model, "model", "the path of a model folder or GGUF file, or the name of a model"),
             capacity=capacity,
             kv_dtype=kv_dtype,
             max_batch_tokens=max_batch_tokens,
@@ -280,9 +280,10 @@ class Context:
         `retain` of `Context.open`), and from prompts being computed at the moment.
 
         Args:
-            prompt: text, token ids, or chat messages (mappings with a `role` and a `content`, rendered by the model's
-                chat template). Control tokens spelled in text are parsed, in messages they are not: for untrusted text,
-                pass messages, or `ctx.tokenizer.encode(text, parse_special=False)`.
+            prompt: text (a str, or bytes in UTF-8), token ids, or chat messages (mappings with a `role` and a
+                `content`, rendered by the model's chat template). Control tokens spelled in text are parsed, in
+                messages they are not: for untrusted text, pass messages, or
+                `ctx.tokenizer.encode(text, parse_special=False)`.
             tools: tool definitions for the chat template; only with messages.
             template: variables for the chat template, such as `{"enable_thinking": False}`; only with messages. They
                 also apply to messages that extend the branch later.

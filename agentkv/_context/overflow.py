@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from .._engine.jobs import GenerationJob, Resume
-from .._types.checks import ChatMessage, checked_count, checked_ids, truth_of
+from .._types.checks import ChatMessage, call_it, checked_count, checked_ids, truth_of
 from .._types.errors import ContextFull, InvalidInput, PositionsExhausted
 from .._types.log import log
 from .._types.show import preview
@@ -236,6 +236,7 @@ def checked_overflow(policy: object) -> Overflow:
     if isinstance(policy, type) or not isinstance(policy, Overflow):
         raise InvalidInput(
             f"overflow is {preview(policy)}, but it must be a policy of kv.overflow, or an object with `make_room`"
+            f"{call_it(policy)}"
         )
     return policy
 

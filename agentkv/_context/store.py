@@ -24,7 +24,7 @@ async def save_branches(
     """Saves branches by name. Raises InvalidInput, ForeignBranch, BranchClosed, SnapshotError."""
     from .branch import Branch
 
-    target = checked_path(path, "path", "a file")
+    target = checked_path(path, "path", "the path of a file")
     if checked_bool(shareable, "shareable"):
         core.check_maps_files("shareable")
     if not isinstance(branches, Mapping) or len(branches) == 0:
@@ -49,7 +49,7 @@ async def load_branches(
     from .branch import new_branch
 
     core.loop.check_open()
-    file = checked_path(path, "path", "a file")
+    file = checked_path(path, "path", "the path of a file")
     mapped, feeds = checked_bool(shared, "shared"), checked_bool(recompute, "recompute")
     if mapped:
         core.check_maps_files("shared")

@@ -119,7 +119,7 @@ class BranchState:
         valid is the engine's decision, after the branch's earlier commands.
         """
         if not isinstance(to, Mark):
-            length = checked_count(to, "the length to roll back to", 0, 2**63 - 1)
+            length = checked_count(to, "the length to roll back to", 0)
             if length > len(self):
                 raise InvalidRollback(
                     f"cannot roll branch {self.id} back to {length} tokens: it has {len(self)}; pass at most that"

@@ -87,6 +87,8 @@ def checked_ids(ids: object, vocab_size: int) -> list[int]:
         array = np.asarray(ids)
     except Exception:  # its methods may raise anything
         array = np.empty((0, 0))
+    if isinstance(ids, bytearray | memoryview):  # NumPy takes their bytes for ids
+        raise InvalidInput(f"a prompt is {preview(ids)}; make it text: bytes(...), in UTF-8")
     if isinstance(ids, Mapping | Message):
         raise InvalidInput(f"a prompt is {preview(ids)}, one message; give a list of messages: [message]")
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
@@ -164,8 +166,13 @@ def checked_sampling(sampling: object) -> Sampling:
     if sampling is None:
         return Sampling()
     if not isinstance(sampling, Sampling):
-        raise InvalidInput(f"sampling is {preview(sampling)}, but it must be a kv.Sampling")
+        raise InvalidInput(f"sampling is {preview(sampling)}, but it must be a kv.Sampling{call_it(sampling)}")
     return sampling
+
+
+def call_it(value: object) -> str:
+    """Part of an error message: the advice for a class in the place of one of its instances; empty for others."""
+    return f"; call it: {value.__name__}(...)" if isinstance(value, type) else ""
 
 
 def checked_name(value: object, what: str) -> str:
@@ -175,11 +182,11 @@ def checked_name(value: object, what: str) -> str:
     return checked_text(value, what)
 
 
-def checked_path(value: object, what: str, of: str = "a model folder") -> Path:
-    """A path, with `~` expanded; it need not exist. Raises InvalidInput."""
+def checked_path(value: object, what: str, of: str = "the path of a model folder") -> Path:
+    """A path, with `~` expanded; it need not exist. Raises InvalidInput that says what it must be (`of`)."""
     text = checked_text(str(value) if isinstance(value, Path) else value, what) if isinstance(value, str | Path) else ""
     if not text:
-        raise InvalidInput(f"{what} is {preview(value)}, but it must be the path of {of}")
+        raise InvalidInput(f"{what} is {preview(value)}, but it must be {of}")
     if "\0" in text:
         raise InvalidInput(f"{what} is {preview(text)}, but no path has a NUL character")
     try:

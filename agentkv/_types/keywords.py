@@ -31,13 +31,17 @@ _ELSEWHERE: Mapping[str, tuple[str, ...]] = {
 _OURS = {other: ours for ours, others in _ELSEWHERE.items() for other in others}
 
 
+def near_name(name: str, known: Collection[str]) -> str | None:
+    """The name among `known` that `name` is a usual other word for, or a near miss of; None for none."""
+    ours = _OURS.get(name)
+    return ours if ours in known else next(iter(get_close_matches(name, sorted(known), 1, 0.75)), None)
+
+
 def advice_on(name: str, call: str, calls: Mapping[str, Collection[str]]) -> str:
     """Error message for a keyword that `call` does not take; `calls` has the keywords of each public call."""
     known = calls[call]
     every = {*Sampling.model_fields, *(option for options in calls.values() for option in options)}
-    meant = name if name in every else _OURS.get(name)
-    if meant is None:
-        meant = next((near for of in (known, every) for near in get_close_matches(name, sorted(of), 1, 0.75)), None)
+    meant = name if name in every else near_name(name, known) or near_name(name, every)
     refused = f"{call} has no option {name!r}"
     if meant is None:
         return f"{refused}; it takes {', '.join(known)}"

@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import reprlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = 60
 
 
 def preview(value: object) -> str:
-    """The type of a value and the beginning of its repr, at most 60 characters; a placeholder if `repr` raises."""
+    """The type of a value and the beginning of its repr, at most 60 characters; a placeholder if `repr` raises. A class
+    is shown by its name.
+    """
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
     try:
         text = _REPR.repr(value)
     except Exception:
         text = "(which cannot be shown)"
-    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
+    text = text if len(text) <= 60 else text[:57] + "..."
+    kind = type(value).__name__
+    return text if text.startswith(f"{kind}(") else f"{kind} {text}"
+
+
+def reason_of(fault: ErrorDetails) -> str:
+    """The reason of a fault that pydantic found, in a validator's own words where it raised."""
+    return fault["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
 
 
 def safe_str(error: BaseException) -> str:

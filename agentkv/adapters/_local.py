@@ -48,7 +48,7 @@ class LocalModel:
                 raise InvalidInput(f"this Context is open: {', '.join(opening)} went to `Context.open`, not here")
             self._door = InProcessApp(loop=_loop_of(model), app=_app_of(model, self.name))
         else:
-            self._path = checked_path(model, "model")
+            self._path = checked_path(model, "model", "the path of a model folder or GGUF file, or the name of a model")
             if unknown := opening.keys() - inspect.signature(Context.open).parameters.keys():
                 raise InvalidInput(f"Context.open has no {', '.join(sorted(unknown))}; see its `help`")
             self.name = self._path.name

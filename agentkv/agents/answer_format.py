@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 Out = TypeVar("Out")
 
 ANYTHING = CallRules()
+ANSWER_NOW = "Now answer my question in words."
+"""Message for a model that keeps making calls instead of answering."""
+VALUE_NOW = "Now answer my question."
+"""The same, where the answer is a value."""
 
 
 class AnswerFormat(Generic[Out]):
@@ -41,6 +45,11 @@ class AnswerFormat(Generic[Out]):
         self._grammars: dict[tuple[CallRules, str], Grammar] = {}  # for `_grammars_for`, by rules and prefix
         self._most_calls = most_calls
         self._plans = plans  # an answer is one more function to call
+
+    @property
+    def request(self) -> str:
+        """The message that asks a model for its answer, near the end of a turn."""
+        return ANSWER_NOW if self._constraint is None else VALUE_NOW
 
     def definitions(self, tools: Sequence[Tool[Any, ..., Any]]) -> list[Mapping[str, Any]]:
         """Tool definitions for the prompt; with style "plan" including the answer. Raises InvalidInput on its name."""

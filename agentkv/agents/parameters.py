@@ -13,16 +13,18 @@ from typing import Annotated, Any, get_args, get_origin
 
 import docstring_parser
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError
 from pydantic.json_schema import JsonSchemaValue, PydanticJsonSchemaWarning
-from pydantic_core import SchemaError
+from pydantic_core import ErrorDetails, SchemaError
 
 from .._types.errors import InvalidInput
-from .._types.show import safe_str
+from .._types.show import reason_of, safe_str
 from ..output._typed import PlainSchema
 from .run_context import RunContext
 
 _ADVICE = re.compile(r"\. Set `arbitrary| For further information")  # pydantic's
 _LONGEST = 300  # characters of a reason
+_JSON_TYPES = "; take str, int, float, bool, list, dict, Literal, a dataclass, a TypedDict or a pydantic model"
 _KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -73,7 +75,7 @@ class Parameters:
                 (f"{each.name} of tool {name} has" for each, hint in parameters if not _has_schema(hint)), None
             )
             told = f"parameter {which}" if which else f"the parameters of tool {name} have"
-            raise InvalidInput(f"{told} no JSON schema: {_why(error)}") from error
+            raise InvalidInput(f"{told} no JSON schema: {_why(error)}{_JSON_TYPES if which else ''}") from error
 
     def check(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Converts a model's arguments to those of the function. Raises InvalidArguments."""
@@ -167,7 +169,9 @@ def _has_schema(hint: Any) -> bool:
 
 
 def _why(error: Exception) -> str:
-    """The error in one line, without pydantic's advice on a model that is ours."""
+    """The error in one line, without pydantic's advice on a model that is ours, and its words for what it builds."""
+    if isinstance(error, PydanticSchemaGenerationError | PydanticInvalidForJsonSchema):
+        return "JSON has nothing for its type"
     text = _ADVICE.split(" ".join(safe_str(error).split()))[0] or type(error).__name__
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
 
@@ -185,6 +189,6 @@ def _schema_of(model: type[BaseModel], descriptions: Mapping[str, str]) -> JsonS
     return first | schema
 
 
-def _problem(error: Any) -> str:
+def _problem(error: ErrorDetails) -> str:
     where = ".".join(map(str, error["loc"]))
-    return f"{where}: {error['msg']}" if where else str(error["msg"])
+    return f"{where}: {reason_of(error)}" if where else reason_of(error)

@@ -32,6 +32,8 @@ class Repeats:
         self._last: dict[str, ToolCallRunner] = {}  # of the last message that ran any, by `_said`
         self._now: dict[str, ToolCallRunner] = {}  # of this message
         self._times: Counter[str] = Counter()  # messages that repeated one of `_last`
+        self._messages: list[frozenset[str]] = []  # the calls of each
+        self._told = False  # that messages come round again
         self.stuck = False
         self.times = 0
 
@@ -60,6 +62,7 @@ class Repeats:
     def end_message(self) -> tuple[str, int]:
         """Ends a message whose calls have ended. Returns its most repeated call: its name and the number of repeats."""
         now, self._now = self._now, {}
+        self._messages.append(frozenset(now))
         for said in now:
             if said in self._last:
                 self._times[said] += 1
@@ -72,6 +75,16 @@ class Repeats:
             self._last = ran
             self._times = Counter({said: self._times[said] for said in ran})
         return name, times
+
+    def round_trip(self) -> int:
+        """Number of messages whose calls were just made a second time in the same order, as of A, B, A, B; 0 where
+        there are none, or once they were told."""
+        for length in range(2, 0 if self._told else len(self._messages) // 2 + 1):
+            last, before = self._messages[-length:], self._messages[-2 * length : -length]
+            if last == before and all(last) and len({*last}) > 1:
+                self._told = True
+                return length
+        return 0
 
 
 def _said(call: CallRequest | ParsedCall) -> str:

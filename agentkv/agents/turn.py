@@ -189,8 +189,11 @@ class Round(Generic[Out]):
         return replace(rules, choice="none") if refused else rules
 
     def _check_repeats(self) -> None:
-        """Raises RepeatedCall where the model repeats a call more than `max_repeats` times."""
+        """Raises RepeatedCall where the model repeats a call more than `max_repeats` times. Adds a warning where calls
+        of different messages come round again."""
         name, times = self._turn.repeats.end_message()
+        if length := self._turn.repeats.round_trip():
+            self._warn(f"the calls of the last {length} messages come round: they were made before, in the same order")
         if times > self._agent.max_repeats:
             raise self._turn.limit(
                 f"the turn made the same call of {name} in {times + 1} messages one after another",
@@ -214,6 +217,9 @@ class Round(Generic[Out]):
             what = f"the answer shows a call of {name} as text, which was not run ({help_is})"
         else:
             what = f"the answer shows a call of {name}, which is no tool of the agent ({help_is})"
+        self._warn(what)
+
+    def _warn(self, what: str) -> None:
         self._turn.warnings.append(what)
         log.warning(what, branch=self._branch.id)
 
@@ -224,8 +230,6 @@ class Round(Generic[Out]):
         await self._environment.tell(RolledBack(self._start, why))
 
 
-ANSWER_NOW = "Now answer my question in words."
-"""Message for a model that keeps making calls instead of answering."""
 _ECHO = "the answer repeats what stands in place of a call's result"
 
 T = TypeVar("T")
@@ -360,7 +364,7 @@ class Turn(Generic[Out]):
                 await branch.rollback(mark)
                 self.taken_back += self._stays - stayed
                 await self.environment.tell(RolledBack(mark.length, "the same calls were made again"))
-        await branch.extend([{"role": "user", "content": ANSWER_NOW}])
+        await branch.extend([{"role": "user", "content": self.agent.answers.request}])
 
     @property
     def _stays(self) -> int:

@@ -88,13 +88,17 @@ def serve(
     most_kept: Annotated[int, typer.Option(min=0, help="Conversations that wait to be gone on with.")] = 128,
     most_branches: Annotated[int, typer.Option(min=0, help="Branches that clients hold by /v1/branches.")] = 64,
     branch_seconds: Annotated[
-        float, typer.Option(min=0, help="One of these that is idle for longer may be closed.")
+        float, typer.Option(min=0, help="A branch of /v1/branches that is idle for longer may be closed.")
     ] = 600.0,
     lease_seconds: Annotated[
-        float, typer.Option(min=0, help="So may those of a lease without a connection, which are idle for longer.")
+        float, typer.Option(min=0, help="So may branches of a lease without a connection that are idle for longer.")
     ] = 30.0,
     offload: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Where these go when the cache is full; without it, memory.")
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Where waiting conversations go when the cache is full; without it, memory.",
+        ),
     ] = None,
     trace: Annotated[
         Path | None,

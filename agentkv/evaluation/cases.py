@@ -12,6 +12,7 @@ from pydantic_core import from_json
 
 from .._chat.messages import checked_messages, text_of
 from .._types.errors import InvalidInput
+from .._types.show import reason_of
 from ..agents.tool import Retry
 from .worlds import World, WorldData, tools_of
 
@@ -188,10 +189,11 @@ def _documents(data: bytes) -> Iterator[tuple[str, Any]]:
 
 def _fault(error: ValidationError) -> str:
     """The first fault of a case, with its place in it."""
-    first = error.errors()[0]
+    errors = error.errors()
+    first = next((each for each in errors if each["type"] == "extra_forbidden"), errors[0])  # a typo is missed, too
     where = ".".join(map(str, first["loc"]))
     forms = f"; {_FORMS}" if first["type"] == "json_invalid" else ""
-    return f"{where + ': ' if where else ''}{first['msg']}{forms}"
+    return f"{where + ': ' if where else ''}{reason_of(first)}{forms}"
 
 
 def chosen(cases: Iterable[Case], categories: Sequence[str], n: int) -> list[Case]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeGuard, TypeVar
 
 from pydantic import BaseModel
 
+from .._types.checks import call_it
 from .._types.errors import AgentKVError, InvalidInput, OutputIncomplete
 from .._types.show import preview
 from ._thought import Thought
@@ -98,7 +99,7 @@ def _typed(output: Any) -> Typed[Any]:
     if ours or output is None or isinstance(output, str | bytes | Mapping) or inspect.isroutine(output):
         raise InvalidInput(
             f"output is {preview(output)}, but it must be a type, kv.Regex, kv.JsonSchema (around a schema), kv.Grammar"
-            " or a kv.Constraint; for plain text leave it out"
+            f" or a kv.Constraint; for plain text leave it out{call_it(output)}"
         )
     if isinstance(output, BaseModel) or (is_dataclass(output) and not isinstance(output, type)):
         raise InvalidInput(f"output is {preview(output)}, but it must be a type; pass {type(output).__name__} itself")

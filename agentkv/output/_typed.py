@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentkv_runtime.formats.json_style import unwritable_text
@@ -13,7 +14,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaV
 from pydantic_core import core_schema
 
 from .._types.errors import InvalidInput, OutputInvalid
-from .._types.show import preview
+from .._types.show import preview, reason_of
 from ._schema_checks import endless_reference, inexact_number, refused_keyword, subschemas
 from .grammar import GrammarSource
 from .json_schema import cut_json, grammar_of
@@ -35,10 +36,25 @@ class PlainSchema(GenerateJsonSchema):
         number: JsonSchemaValue = super().decimal_schema(schema)["anyOf"][0]
         return number
 
+    def encode_default(self, dft: Any) -> Any:
+        """The default as the schema's numbers have it; pydantic writes Decimals as text."""
+        return super().encode_default(_with_numbers(dft))
+
     def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> JsonSchemaValue:
         """An `anyOf`: tags distinguish the choices, but llguidance does not always recognise that."""
         made = super().tagged_union_schema(schema)
         return {"anyOf": made["oneOf"]}
+
+
+def _with_numbers(value: Any) -> Any:
+    match value:
+        case Decimal() if value.is_finite():
+            return int(value) if value == value.to_integral_value() else float(value)
+        case list() | tuple():
+            return [_with_numbers(item) for item in value]
+        case dict():
+            return {key: _with_numbers(item) for key, item in value.items()}
+    return value
 
 
 class GrammarJsonSchema(PlainSchema):
@@ -123,7 +139,7 @@ class Typed(GrammarSource[Out]):
         # Not chained: pydantic's error holds every frame below it, where the garbage collector does not see them.
         if faults[0]["type"] == "json_invalid" and "recursion" not in faults[0]["msg"]:
             raise cut_json(faults[0]["msg"])
-        said = "; ".join(_said(fault["loc"], fault["msg"]) for fault in faults)
+        said = "; ".join(_said(fault["loc"], reason_of(fault)) for fault in faults)
         raise OutputInvalid(f"the output {preview(text)} is refused: {said}", text)
 
 

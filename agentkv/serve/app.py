@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 
 from .anthropic import events, messages
 from .anthropic.errors import AnthropicErrors
@@ -85,11 +86,15 @@ async def _answered(path: str, endpoint: Endpoint, server: Server, request: Requ
 async def _no_such(request: Request, error: Exception) -> Response:
     """Error response for unknown paths and methods."""
     assert isinstance(error, HTTPException)
-    path = request.url.path
+    path, routes = request.url.path, request.app.routes
     if error.status_code == STATUS["method"]:
+        here = [route.methods for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+        allowed = ", ".join(sorted(set().union(*here)))
         told = ApiError(
-            "method", f"{path} is not for {request.method}", "method_not_allowed", headers=dict(error.headers or {})
+            "method", f"{path} takes {allowed}, not {request.method}", "method_not_allowed", headers={"allow": allowed}
         )
     else:
-        told = ApiError("missing", f"there is nothing at {path}", "not_found")
+        near = get_close_matches(path, [route.path for route in routes], 1, 0.75)
+        advice = f"did you mean {near[0]}?" if near else "/openapi.json lists what there is"
+        told = ApiError("missing", f"there is nothing at {path}; {advice}", "not_found")
     return errors_of(path).error_response(told)

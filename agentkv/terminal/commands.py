@@ -47,7 +47,8 @@ async def run(talk: ChatSession, line: str) -> str:
         raise InvalidInput(f"there is no {name}; /help lists what there is")
     words = rest if name == "/system" else _words(line, *rest)  # a system prompt is taken verbatim
     if not command.least <= len(words) <= command.most:
-        raise InvalidInput(f"usage: {name} {command.usage}".rstrip())
+        blanks = "; a name with blanks needs quotes" if len(words) > command.most > 0 else ""
+        raise InvalidInput(f"usage: {name} {command.usage}".rstrip() + blanks)
     return await command.does(talk, words)
 
 
@@ -189,7 +190,7 @@ def _words(line: str, rest: str = "") -> list[str]:
 
 
 def _file(word: str) -> Path:
-    return checked_path(word, "FILE", "a file")
+    return checked_path(word, "FILE", "the path of a file")
 
 
 def _short(text: str) -> str:

@@ -45,8 +45,9 @@ class Script(ConstraintCompiler):
         said = tokenizer.encode(self._spell(reply, self._core.chat.format.write))
         own = None if description is None else self.compiled(description)
         said = own.spoken(said) if isinstance(own, ThinkingRule) else said
+        opener = self._core.chat.format.spelling.opener
         name = f"reply {self._begun} of the script"
-        return self.as_native(name, ReplyRule([*said, *tokenizer.eos_ids[:1]], tokenizer, self.vocab_size, own))
+        return self.as_native(name, ReplyRule([*said, *tokenizer.eos_ids[:1]], tokenizer, self.vocab_size, own, opener))
 
     def _reply(self, engine: StepEngine, branch: int) -> Any:
         if self._make is not None:
@@ -59,11 +60,18 @@ class Script(ConstraintCompiler):
         return self.left[0]
 
 
+_NO_CALLS = "this message takes no calls, such as one without tools, or the answer near the end of a turn"
+_OTHER_CALLS = "does the agent have such a tool, with arguments of these names and types?"
+
+
 class ReplyRule:
     """Rule of one reply, with the grammar that its generation has besides."""
 
-    def __init__(self, tokens: Sequence[int], tokenizer: Tokenizer, vocab_size: int, own: Rule | None) -> None:
+    def __init__(
+        self, tokens: Sequence[int], tokenizer: Tokenizer, vocab_size: int, own: Rule | None, opener: str
+    ) -> None:
         self._tokens = list(tokens)
+        self._opener = opener  # of calls
         self._eos = frozenset(tokenizer.eos_ids)
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
@@ -82,10 +90,12 @@ class ReplyRule:
         said = [token for token in self._tokens if token not in self._eos]
         for place, token in enumerate(said):
             if not state.allowed([token], [-1]):
+                before = self._text(said[:place])
+                begin = self._text(said).find(self._opener)
+                is_within_opener = 0 <= begin <= len(before) < begin + len(self._opener)
                 raise ConstraintFailed(
-                    f"the grammar of the generation does not allow {self._text([token])!r} after "
-                    f"{self._text(said[:place])!r}; does the agent have such a tool, with arguments of these names and "
-                    "types, and may it call? The last message of max_rounds, and the one after repeated calls, cannot"
+                    f"the grammar of the generation does not allow {self._text([token])!r} after {before!r}; "
+                    f"{_NO_CALLS if is_within_opener else _OTHER_CALLS}"
                 )
             state.advance([token])
         if not state.complete and len(said) < len(self._tokens) and not state.allowed(self._tokens[-1:], [-1]):

@@ -110,7 +110,7 @@ def test_files_that_cannot_be_read_are_refused_in_words(
 def test_a_folder_that_is_called_a_file(tmp_path: Path) -> None:
     (tmp_path / "folder.gguf").mkdir()
     assert not is_gguf(tmp_path / "folder.gguf")
-    with pytest.raises(ExportError, match="not a Hugging Face folder"):
+    with pytest.raises(ExportError, match=r"not a Hugging Face folder.* Give the whole folder .*, or a GGUF file"):
         export_folder(tmp_path / "folder.gguf", tmp_path / "out")
     with pytest.raises(ExportError, match=r"nothing\.GGUF: no such file"):
         export_folder(tmp_path / "nothing.GGUF", tmp_path / "out")

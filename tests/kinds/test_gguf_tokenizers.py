@@ -401,7 +401,7 @@ HEAD = b"GGUF" + number("I", 3) + number("Q", 0)
 ONE = HEAD + number("Q", 1) + string(b"key")
 DAMAGED = [
     (b"", "its header needs 4 more bytes, and 0 are left"),
-    (b"GGML" + HEAD[4:], "begins with b'GGML' instead of b'GGUF'"),
+    (b"GGML" + HEAD[4:], "begins with b'GGML' instead of b'GGUF'. Give a GGUF file"),
     (b"GGUF" + number("I", 1), "it is of GGUF version 1, not 2 or 3"),
     (b"GGUF" + struct.pack(">I", 3), "it is written for big-endian machines"),
     (HEAD + number("Q", 1 << 60), f"key 1 of {1 << 60} needs 8 more bytes"),

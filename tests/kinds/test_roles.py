@@ -11,8 +11,8 @@ from typing import NamedTuple
 import pytest
 
 import agentkv as kv
+from agentkv.agents.answer_format import ANSWER_NOW
 from agentkv.agents.trunks import tools_in_prompt
-from agentkv.agents.turn import ANSWER_NOW
 
 from .doors import ANSWER, DOORS, MORE, QUESTION, RESULT, SYSTEM, Seen, agent_of, opened, weather, with_template
 

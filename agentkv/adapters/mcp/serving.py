@@ -19,18 +19,22 @@ import anyio
 import anyio.from_thread
 from anyio.lowlevel import current_token
 from anyio.streams.memory import MemoryObjectReceiveStream
-from mcp.server.mcpserver import MCPServer
-from mcp.server.stdio import stdio_server
-from starlette.requests import ClientDisconnect
 
 from ... import models
 from ..._console.console import stderr
 from ..._context.context import Context
 from ..._types.errors import InvalidInput
+from ..._types.extras import needs_extra
 from ..._types.show import preview
-from ...serve.http.listener import bind_socket, listener
 from .served_branches import ServedBranches
 from .server import branch_server
+
+with needs_extra("mcp"):
+    from mcp.server.mcpserver import MCPServer
+    from mcp.server.stdio import stdio_server
+    from starlette.requests import ClientDisconnect
+
+    from ...serve.http.listener import bind_socket, listener
 
 
 async def over_stdio(server: MCPServer) -> None:

@@ -48,9 +48,7 @@ class AnthropicErrors:
 
     def _shape(self, error: ApiError) -> dict[str, object]:
         kind = _TYPES.get(error.kind, "invalid_request_error")
-        named = error.param is not None and error.param not in error.message  # there is no other place for its name
-        message = f"{error.param}: {error.message}" if named else error.message
-        told: dict[str, object] = {"type": kind, "message": message}
+        told: dict[str, object] = {"type": kind, "message": error.named_message}
         if error.code is not None:
             told["details"] = {"error_code": error.code}
         return {"type": "error", "error": told, "request_id": self.request_id}

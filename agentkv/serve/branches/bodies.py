@@ -14,7 +14,7 @@ from ...output import Grammar, JsonSchema, Regex
 from ...output._thought import Thought
 from ...output.grammar import MessageGrammar
 from ..http.body import MOST_STOPS, Body
-from ..http.body_errors import named
+from ..http.body_errors import named, unsupported
 from ..http.errors import ApiError, check_ids, error_param
 from ..openai.chat_body import AnyMessage, check_properties, template_message
 from .registry import OWN_NAMES
@@ -253,7 +253,7 @@ class Generate(Condition):
 def sampling_of(given: Mapping[str, Any]) -> Sampling:
     """Sampling parameters. JSON keys are text, so the token ids of `logit_bias` are parsed. Raises ApiError."""
     for name in given.keys() - Sampling.model_fields.keys():
-        raise ApiError("invalid", "there is no such option", "unsupported_parameter", f"sampling.{named(name)}")
+        raise unsupported(f"sampling.{named(name)}", Sampling.model_fields)
     bias = given.get("logit_bias")
     if isinstance(bias, dict):
         read = {int(key) if key.isascii() and key.isdigit() and len(key) < 12 else key: bias[key] for key in bias}

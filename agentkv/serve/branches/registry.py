@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import TYPE_CHECKING
 
 import anyio
 
 from ..._context.handle import handle_of
-from ..http.errors import ApiError
+from ..._types.errors import AgentKVError
+from ..http.errors import ApiError, to_api_error
 from ..http.idempotency import Progress, StoredAnswers
 
 if TYPE_CHECKING:
@@ -166,6 +168,10 @@ class Branches:
         entry.uses += 1
         try:
             yield entry
+        except (AgentKVError, ApiError) as error:
+            told = to_api_error(error)
+            renamed = re.sub(rf"\bbranch {entry.branch.id}\b", f"branch {entry.id!r}", told.message)
+            raise replace(told, message=renamed) from error
         finally:
             entry.uses -= 1
             entry.used = monotonic()
@@ -227,5 +233,8 @@ def _busy(entry: BranchEntry) -> ApiError:
 
 def missing(name: str) -> ApiError:
     """Error for an unknown branch."""
-    what = f"there is no branch {name!r}: it was deleted, or idle for too long, or its lease ended; create it again"
+    what = (
+        f"there is no branch {name!r}: it was never made, or deleted, or idle for too long, or its lease ended; create "
+        "it, or see GET /v1/branches for the names that there are"
+    )
     return ApiError("missing", what, "branch_closed")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
-from ..._types.show import preview
+from pydantic import BaseModel
+
+from ..._types.keywords import near_name
+from ..._types.show import preview, reason_of
 from .errors import ApiError
 
 if TYPE_CHECKING:
@@ -17,6 +20,7 @@ Path: TypeAlias = tuple[str | int, ...]
 
 _LONGEST = 60  # characters of a part of a name
 _FORM = re.compile(r".*\[.*|[A-Z].*|str|int|float|bool", re.DOTALL)  # pydantic's names for members of a union
+_NO_OBJECT = ("model_type", "model_attributes_type", "dict_type")  # pydantic names our classes
 
 
 def path_of(error: ErrorDetails, value: Any) -> Path:
@@ -49,24 +53,60 @@ def named(part: object) -> str:
 
 def closest(errors: Sequence[ErrorDetails]) -> ErrorDetails:
     """Selects among the errors of the first parameter the one of the union member that it matches best."""
-    first = [error for error in errors if error["loc"][:1] == errors[0]["loc"][:1]]
-    return max(first, key=lambda error: (len(error["loc"]), not error["type"].endswith("_type")))
+    return max((error for error in errors if error["loc"][:1] == errors[0]["loc"][:1]), key=closeness)
 
 
-def refused_for(error: ErrorDetails, value: Any, within: str) -> ApiError:
-    """Makes the error for a body, or for its part `within`; it names the parameter."""
-    name = ".".join(filter(None, (within, *map(named, path_of(error, value)))))
+def closeness(error: ErrorDetails) -> tuple[int, bool]:
+    """Sort key of the errors of a union's members: the member that a value matches best has the highest."""
+    return len(error["loc"]), not error["type"].endswith("_type")
+
+
+def unsupported(name: str, known: Collection[str]) -> ApiError:
+    """Error for a parameter that a server does not know, by its whole name; `known` are those in its place."""
+    *_, own = name.split(".")
+    near = near_name(own, known)
+    advice = "leave it out" if near is None else f"did you mean {near}?"
+    return ApiError("invalid", f"{name} is not supported by this server; {advice}", "unsupported_parameter", name)
+
+
+def refused_for(error: ErrorDetails, kind: type[BaseModel], value: Any, within: str) -> ApiError:
+    """Makes the error for a body of that kind, or for its part `within`; it names the parameter."""
+    path = path_of(error, value)
+    name = ".".join(filter(None, (within, *map(named, path))))
+    known = _names_at(kind, path[:-1])
     if error["type"] == "extra_forbidden":
-        return ApiError(
-            "invalid", f"{name} is not supported by this server; leave it out", "unsupported_parameter", name
-        )
+        return unsupported(name, known)
     if error["type"] == "missing":
-        return ApiError("invalid", f"{name} is missing", "missing_parameter", name)
+        others = error["input"].keys() - known if isinstance(error["input"], dict) else ()
+        typo = near_name(str(path[-1]), others)
+        advice = "" if typo is None else f"; did you mean it by {named(typo)}?"
+        return ApiError("invalid", f"{name} is missing{advice}", "missing_parameter", name)
     if error["type"] == "union_tag_invalid":
         tag, known = error["ctx"]["tag"], error["ctx"]["expected_tags"]
         told = f"{name} is of the type {preview(tag)}, which this server does not support; it knows {known}"
         return ApiError("invalid", told, "unsupported_parameter", name)
-    message = error["msg"].removeprefix("Value error, ")
+    message = reason_of(error)
     if error["type"] == "too_long":
         message = f"it has {error['ctx']['actual_length']} parts, but at most {error['ctx']['max_length']} are taken"
+    if error["type"] in _NO_OBJECT:
+        message = "it must be an object"
     return ApiError("invalid", f"{name} is {preview(error['input'])}: {message}", "invalid_value", name)
+
+
+def _names_at(kind: type[BaseModel], path: Path) -> set[str]:
+    """Names of the fields that a body of that kind may have at a path."""
+    kinds = {kind}
+    for part in path:
+        if isinstance(part, str):
+            fields = [
+                field for each in kinds for name, field in each.model_fields.items() if part in (name, field.alias)
+            ]
+            kinds = {inner for field in fields for inner in _kinds_in(field.annotation)}
+    return {field.alias or name for each in kinds for name, field in each.model_fields.items()}
+
+
+def _kinds_in(annotation: Any) -> set[type[BaseModel]]:
+    """The kinds of objects in a type hint."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return {annotation}
+    return {kind for part in get_args(annotation) for kind in _kinds_in(part)}

@@ -82,6 +82,12 @@ class ApiError(Exception):
         self.message = _cut(self.message)  # names from clients, and grammars, have any length
 
     @property
+    def named_message(self) -> str:
+        """The message, with the parameter at fault: many clients show nothing else."""
+        named = self.param is None or self.param in self.message
+        return self.message if named else f"{self.param}: {self.message}"
+
+    @property
     def status(self) -> int:
         """HTTP status."""
         return STATUS[self.kind]

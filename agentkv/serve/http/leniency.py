@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from .body_errors import Path, closest, path_of, refused_for
+from .body_errors import Path, closeness, closest, path_of, refused_for
 from .ignored import SWITCHES, UNREADABLE, UNSET, Ignored, reason_for
 
 if TYPE_CHECKING:
@@ -53,14 +53,14 @@ def checked(kind: type[B], value: dict[str, Any], ignored: Ignored, within: str 
     """Validates a body, or the part of one `within` that parameter. Removes ignored fields from `value` in place.
     Raises ApiError that names the first invalid parameter."""
     notes: dict[str, str] = {}
-    wrong: dict[Path, ErrorDetails] = {}  # the first error at each path: removals cause later ones
+    wrong: dict[Path, ErrorDetails] = {}  # the closest of the first errors at each path: removals cause later ones
     errors: list[ErrorDetails] = []
     for _ in range(_MOST_ROUNDS):
         try:
             body = kind.model_validate(value)
         except ValidationError as error:
             errors = error.errors(include_url=False)
-            wrong = {path_of(each, value): each for each in errors} | wrong
+            wrong = {path_of(each, value): each for each in sorted(errors, key=closeness)} | wrong
             lenient = not ignored.strict and len(errors) <= _MOST_FAULTS
             cures = {cure.path: cure for cure in _cures(errors, value, within)} if lenient else {}
             if not cures:
@@ -73,7 +73,7 @@ def checked(kind: type[B], value: dict[str, Any], ignored: Ignored, within: str 
                 ignored.note(what, why)
             return body
     first = closest(errors)
-    raise refused_for(wrong[path_of(first, value)], value, within)
+    raise refused_for(wrong[path_of(first, value)], kind, value, within)
 
 
 def _cures(errors: list[ErrorDetails], body: Any, within: str) -> Iterator[_Cure]:

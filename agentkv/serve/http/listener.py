@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-import h11
-import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
-
 from ..._types.errors import InvalidInput
+from ..._types.extras import needs_extra
+
+with needs_extra("serve"):
+    import h11
+    import uvicorn
+    from uvicorn.protocols.http.h11_impl import H11Protocol
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -27,8 +30,15 @@ def bind_socket(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family)
     except OSError as error:
         raise InvalidInput(
-            f"cannot listen on {host} port {port}: {error.strerror or error}; pass another address"
+            f"cannot listen on {host} port {port}: {_reason(error)}; pass another host or port"
         ) from error
+
+
+def _reason(error: OSError) -> str:
+    """What the system says, once: `create_server` adds the address to it, and the same again."""
+    if error.errno is None or isinstance(error, socket.gaierror):
+        return error.strerror or str(error)
+    return os.strerror(error.errno)
 
 
 def listener(app: ASGIApp) -> uvicorn.Server:

@@ -212,6 +212,7 @@ def template_message(message: ChatMessageBody, index: int) -> dict[str, Any]:
     ApiError."""
     role = "system" if message.role == "developer" else message.role
     if role not in ROLES:
-        raise ApiError("invalid", f"it must be one of developer, {', '.join(ROLES)}", param=f"messages.{index}.role")
+        told = f"the role {preview(message.role)} must be one of developer, {', '.join(ROLES)}"
+        raise ApiError("invalid", told, "invalid_value", f"messages.{index}.role")
     given = {name: getattr(message, name) for name in ChatMessageBody.model_fields if name in message.model_fields_set}
     return {key: value for key, value in {**given, "role": role}.items() if value is not None or key == "content"}

@@ -35,4 +35,4 @@ class OpenAIErrors:
 
 def _shape(error: ApiError) -> dict[str, object]:
     kind = _TYPES.get(error.kind, "invalid_request_error")
-    return {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}
+    return {"error": {"message": error.named_message, "type": kind, "param": error.param, "code": error.code}}

@@ -29,6 +29,7 @@ from ..._context.handle import handle_of
 from ..._types.errors import TooManyBranches
 from ..fitting import without_header
 from ..http.body import read_body
+from ..http.body_errors import unsupported
 from ..http.errors import ApiError, to_api_error
 from ..http.responses import CancellableResponse, Emit, Events, EventStream
 from ..prompts import Begin, PromptBegun, untold
@@ -159,7 +160,7 @@ class _Creation:
 
     async def _failed(self, emit: Emit, told: ApiError) -> None:
         code = "rate_limit_exceeded" if told.kind == "busy" else "server_error"
-        failed = self._frame("failed", [], error={"code": code, "message": told.message})
+        failed = self._frame("failed", [], error={"code": code, "message": told.named_message})
         await self._tell(emit, ResponseFailedEvent, failed)
 
     async def _tell(self, emit: Emit, kind: type[BaseModel], response: Mapping[str, Any]) -> None:
@@ -331,8 +332,7 @@ def _stored(server: Server, request: Request, *known: str) -> Stored:
     """The stored response of a request's path. Raises ApiError, also for unknown query parameters."""
     for name in request.query_params:
         if name not in known:
-            what = f"{name} is not supported by this server; leave it out"
-            raise ApiError("invalid", what, "unsupported_parameter", name)
+            raise unsupported(name, known)
     response = request.path_params["response"]
     missing = ApiError("missing", f"there is no response {response!r}", "response_not_found", "response_id")
     return found(server, response, missing)[1]

@@ -29,8 +29,9 @@ def files_to_choose(folder: Path) -> str:
 def config_missing(folder: Path) -> str:
     """Says that a folder has no config.json, and what to do."""
     weights = next((path.name for path in sorted(folder.glob("*.safetensors"))), None)
-    what = f", which says what model {printable(weights)} is of" if weights else ""
-    return f"has no config.json{what}. Download the whole model"
+    if weights is None:
+        return "has no config.json. Give the whole folder of a Hugging Face model, or a GGUF file"
+    return f"has no config.json, which says what model {printable(weights)} is of. Download the whole model"
 
 
 def tokenizer_missing(folder: Path) -> str:

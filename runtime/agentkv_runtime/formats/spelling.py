@@ -130,7 +130,18 @@ class NoCalls(Spelling):
 
 @dataclass(frozen=True)
 class Calls(Spelling):
-    """Calls one after another, with markers around each and around all of them."""
+    """Calls one after another, with markers around each and around all of them.
+
+    Attributes:
+        call: spelling of one call.
+        before, after, between: texts around each call, and from one to the next.
+        section: texts around all of them.
+        several: whether a message may make more than one call.
+        begins: pattern of the beginning of a message that is calls as a whole, for formats without an opener.
+        marker: text that the parser takes for the beginning of calls, if that is less than `opener`.
+        also: further texts that the parser takes for the beginning of calls.
+        dress: name of this spelling in `DressedCalls`, such as "json"; None if a response template reads it.
+    """
 
     call: CallSpelling
     before: str = ""
@@ -138,15 +149,10 @@ class Calls(Spelling):
     between: str = ""
     section: tuple[str, str] = ("", "")
     several: bool = True
-    """Whether a message may make more than one call."""
     begins: str = ""
-    """Pattern of the beginning of a message that is calls as a whole, for formats without an opener."""
     marker: str = ""
-    """Text that the parser takes for the beginning of calls, if that is less than `opener`."""
     also: tuple[str, ...] = ()
-    """Further texts that the parser takes for the beginning of calls."""
     dress: str | None = None
-    """Name of this spelling in `DressedCalls`, such as "json"; None if a response template reads it."""
 
     @property
     def opener(self) -> str:  # noqa: D102

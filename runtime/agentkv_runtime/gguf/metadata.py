@@ -135,7 +135,7 @@ class Cursor:
 def _check_header(cursor: Cursor) -> None:
     magic = cursor.take(4)
     if magic != b"GGUF":
-        raise _unreadable(cursor.path, f"it begins with {magic!r} instead of b'GGUF'")
+        raise _unreadable(cursor.path, f"it begins with {magic!r} instead of b'GGUF'. Give a GGUF file")
     version = cursor.u32()
     if version not in _VERSIONS:
         swapped = int.from_bytes(version.to_bytes(4, "little"), "big")

@@ -12,6 +12,7 @@ from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, Pretr
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from agentkv_runtime.errors import ExportError, UnsupportedModelError
+from agentkv_runtime.folder.contents import config_missing
 from agentkv_runtime.folder.printable import printable
 from agentkv_runtime.folder.small_files import read_object
 from agentkv_runtime.hf.blame import first_line
@@ -42,7 +43,7 @@ def _refusal(config: PretrainedConfig) -> str | None:
 def read_config(path: Path) -> PretrainedConfig:
     """Reads the config of a local folder. Raises ExportError without one, or for a model that agentkv cannot run."""
     if not (path / "config.json").is_file():
-        raise ExportError(f"{path}: not a Hugging Face folder: it has no config.json. Download the whole model")
+        raise ExportError(f"{path}: not a Hugging Face folder: it {config_missing(path)}")
     check_config(path)
     try:
         config: PretrainedConfig = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)

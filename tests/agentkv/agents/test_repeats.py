@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import agentkv as kv
+from agentkv.agents.answer_format import ANSWER_NOW, VALUE_NOW
 from agentkv.agents.repeats import Repeats
-from agentkv.agents.turn import ANSWER_NOW
 from agentkv.testing import call
 
 from .conftest import ONE_CALL, as_tool, desk_agent
@@ -73,6 +73,34 @@ async def test_a_turn_that_would_not_end_is_asked_for_its_answer(replies: list[A
         ends = len(branch) - run.usage.prompt_tokens - sum(said)
         assert 0 <= ends <= len(said)
         assert run.messages == tuple(branch.messages[1:])
+
+
+@pytest.mark.parametrize(
+    ("messages", "warned"),
+    [
+        ([OSLO, ROME, OSLO, ROME], 1),
+        ([OSLO, ROME, OSLO, ROME, OSLO, ROME], 1),
+        ([OSLO, ROME, STOCK, OSLO, ROME, STOCK], 1),
+        ([[OSLO, STOCK], ROME, [STOCK, OSLO], ROME], 1),
+        ([OSLO, ROME, OSLO, STOCK, OSLO, ROME, OSLO, STOCK], 1),
+        ([OSLO, ROME, OSLO], 0),
+        ([OSLO, ROME, OSLO, STOCK], 0),
+        ([OSLO, OSLO, OSLO, OSLO], 0),  # this ends the turn, or is refused
+    ],
+)
+async def test_calls_that_come_by_turns_are_warned_of(messages: list[Any], warned: int) -> None:
+    async with kv.testing.replies([*messages, "So it is."]) as ctx:
+        agent = desk_agent("weather", "stock", tool_choice=freely, max_repeats=5, max_rounds=9)
+        run = await agent.run(await agent.trunk(ctx), ONE_CALL)
+        assert ["come round" in warning for warning in run.warnings] == [True] * warned
+
+
+async def test_a_value_is_not_asked_for_in_words() -> None:
+    agent = desk_agent("weather", output=int)
+    async with kv.testing.replies([OSLO] * 3 + ["7"]) as ctx:
+        branch = await agent.trunk(ctx)
+        assert (await agent.run(branch, ONE_CALL)).output == 7
+        assert branch.messages[-2].content == VALUE_NOW
 
 
 async def test_it_is_told_then_refused_then_the_turn_ends() -> None:

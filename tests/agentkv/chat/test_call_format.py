@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -22,10 +23,30 @@ async def test_a_context_takes_a_format() -> None:
     template = FAMILIES["hermes"].template()
     async with kv.Context.open(kv.models.nano(), capacity=64, call_format=template) as ctx:
         assert ctx._core.chat.format.name == "response_template"
-    for wrong in ("hermess", 3, {"fields": {}}):
-        with pytest.raises(kv.InvalidInput, match="call_format"):
-            async with kv.Context.open(kv.models.nano(), call_format=wrong):  # type: ignore[arg-type]
-                pass
+
+
+READS = {"open": "<a>", "close": "</a>", "content": "json"}
+WRITES = kv.formats.Calls(kv.formats.JsonCall(), "<a>", "</a>")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("hermess", "must be one of"),
+        (3, "must be one of"),
+        ({"fields": {}}, "call_format"),
+        (kv.formats.Family("x", READS), "has NoCalls, which writes no calls"),
+        (kv.formats.Family("x", READS, kv.formats.Calls("x")), "has str, which writes no calls"),  # type: ignore[arg-type]
+        (kv.formats.Family("x", READS, "<a>"), "has str, which writes no calls"),  # type: ignore[arg-type]
+        (kv.formats.Family("x", {"open": "<a>"}, WRITES), "have no end; give close or close_pattern"),
+        (kv.formats.Family("x", READS, WRITES, thinking=("", "")), "at least 1 character each"),
+    ],
+)
+async def test_what_is_no_format_is_refused(wrong: Any, said: str) -> None:
+    with pytest.raises(kv.InvalidInput, match=said):
+        async with kv.Context.open(kv.models.nano(), call_format=wrong):
+            pass
 
 
 @pytest.mark.anyio

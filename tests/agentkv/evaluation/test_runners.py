@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 import agentkv as kv
-from agentkv.agents.turn import ANSWER_NOW
+from agentkv.agents.answer_format import ANSWER_NOW
 from agentkv.evaluation import serving
 from agentkv.evaluation.agent_runner import AgentRunner
 from agentkv.evaluation.cases import Case

@@ -32,6 +32,7 @@ class Opaque:
     [
         (Person(age=1), "must be a type; pass Person itself"),
         (Point(1), "must be a type; pass Point itself"),
+        (kv.Regex, r"output is the class Regex, .*call it: Regex\(\.\.\.\)"),
         (Opaque, "output is the type Opaque, of which pydantic makes no JSON: .*Opaque'>; pass a pydantic model"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -149,4 +150,4 @@ def test_a_port_that_is_taken() -> None:
         command = [sys.executable, "-m", "agentkv.cli", "serve", NANO, "--port", port]
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 1
-    assert "cannot listen on 127.0.0.1" in done.stderr
+    assert f"cannot listen on 127.0.0.1 port {port}: {os.strerror(errno.EADDRINUSE)}; pass another" in done.stderr

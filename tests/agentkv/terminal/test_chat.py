@@ -47,6 +47,7 @@ def test_branches_are_forked_switched_and_rolled_back(sit_down: SitDown) -> None
         ("/switch nowhere", "error: there is no branch 'nowhere'"),
         ("/close fork-1", "closed fork-1"),
         ("/nonsense", "error: there is no /nonsense"),
+        ("/save my talk.kv", "usage: /save FILE; a name with blanks needs quotes"),
         ("/fork 'a", "error: /fork 'a: No closing quotation"),
         ("/stats", "not read again"),
     ):

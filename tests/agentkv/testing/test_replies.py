@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import agentkv as kv
@@ -78,6 +80,20 @@ async def test_branches_at_once_are_answered_by_a_function() -> None:
                 return (await branch.generate()).text
 
         assert await kv.gather(*map(ask, ["Rome", "Oslo", "Cairo"])) == ["warm", "cold", "warm"]
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"tool_choice": "none"}, "does not allow '<tool_call>' after ''; this message takes no calls"),
+        ({}, "does the agent have such a tool"),
+    ],
+)
+async def test_a_script_is_told_why_its_call_cannot_be(how: dict[str, Any], said: str) -> None:
+    async with kv.testing.replies([kv.testing.call("nothing", a=1)], capacity=2048) as ctx:
+        agent = kv.Agent("You are Nano.", **{"tools": [weather], **how})
+        with pytest.raises(kv.StepFailed, match=said):
+            await agent.run(await agent.trunk(ctx), "Well?")
 
 
 async def test_the_grammar_of_a_generation_holds_the_script_too() -> None:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentkv_runtime.errors import FormatError
+from agentkv_runtime.formats.call_spelling import CallSpelling
 from agentkv_runtime.formats.format import Format
-from agentkv_runtime.formats.spelling import NoCalls, Spelling
+from agentkv_runtime.formats.spelling import Calls, NoCalls, Spelling
 from agentkv_runtime.formats.template import load_template
 
 __all__ = ["AT_END", "FUNCTION", "THINK", "Family"]
@@ -29,22 +30,35 @@ AT_END = "|".join([*map(re.escape, _ENDS), r"\Z"])
 
 @dataclass(frozen=True)
 class Family:
-    """A format before it is fitted to a tokenizer."""
+    """A format before it is fitted to a tokenizer.
+
+    Attributes:
+        name: name of the format.
+        calls: field of the response template that reads calls; None without calls.
+        spelling: spelling of calls.
+        thinking: opening and closing marker of the reasoning, for models that reason.
+        ends: texts that may follow the calls, beside the tokens that end a message.
+        more: further fields of the response template, or replacements of its usual ones.
+    """
 
     name: str
     calls: Mapping[str, Any] | None = None
-    """Field of the response template that reads calls; None without calls."""
     spelling: Spelling = field(default_factory=NoCalls)
-    """Spelling of calls."""
     thinking: tuple[str, str] | None = THINK
-    """Opening and closing marker of the reasoning, for models that reason."""
     ends: tuple[str, ...] = ()
-    """Texts that may follow the calls, beside the tokens that end a message."""
     more: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Further fields of the response template, or replacements of its usual ones."""
 
     def check(self) -> None:
-        """Raises FormatError for invalid markers of the reasoning."""
+        """Raises FormatError for invalid markers of the reasoning, a field that reads no calls to their end, and a
+        spelling that writes none."""
+        spelling = self.spelling.call if isinstance(self.spelling, Calls) else self.spelling
+        if not isinstance(spelling, Spelling | CallSpelling) or (self.calls and isinstance(spelling, NoCalls)):
+            raise FormatError(
+                f"spelling of the format {self.name!r} has {type(spelling).__name__}, which writes no calls; give one "
+                "such as kv.formats.Calls(kv.formats.JsonCall(), before, after)"
+            )
+        if self.calls and not self.calls.keys() & {"close", "close_pattern"}:
+            raise FormatError(f"calls of the format {self.name!r} have no end; give close or close_pattern")
         if self.thinking and not all(self.thinking):
             raise FormatError(
                 f"thinking of the format {self.name!r} is {self.thinking!r}; give what opens the reasoning and what "

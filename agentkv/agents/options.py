@@ -73,10 +73,8 @@ class RunKwargs(Steer, total=False):
 
 
 def checked_tools(tools: object) -> tuple[Tool[Any, ..., Any], ...]:
-    """The tools as a tuple. Raises InvalidInput for an item that is no tool, and for two of one name."""
-    if not isinstance(tools, list | tuple):
-        raise InvalidInput(f"tools is {preview(tools)}, but it must be a list of tools")
-    items = tuple(tools)
+    """The tools, or the one, as a tuple. Raises InvalidInput for an item that is no tool, and for two of one name."""
+    items = tuple(tools) if isinstance(tools, list | tuple) else (tools,)
     names: set[str] = set()
     for item in items:
         if not isinstance(item, Tool):

@@ -50,7 +50,7 @@ class Bytes(Script):
     def for_generation(self, engine: Any, branch: int, description: Any) -> Any:
         log, end = engine.tokens(branch).tolist(), self.tokenizer.eos_ids[:1]
         begun = max(n for n in range(len(self.said) + 1) if n == 0 or log[-n:] == self.said[:n])
-        rule = ReplyRule([*self.said[begun:], *end], self.tokenizer, self.vocab_size, None)  # type: ignore[arg-type]
+        rule = ReplyRule([*self.said[begun:], *end], self.tokenizer, self.vocab_size, None, "")  # type: ignore[arg-type]
         return self.as_native("bytes", rule)
 
 

@@ -122,7 +122,7 @@ async def test_a_script_that_calls_where_a_turn_must_answer_is_told_so() -> None
     calls = [kv.testing.call("weather", city=city) for city in ("Rome", "Oslo")]
     async with kv.testing.replies(calls, capacity=2048) as ctx:
         agent = kv.Agent("", tools=[weather], max_rounds=2)
-        with pytest.raises(kv.StepFailed, match=r"may it call\? The last message of max_rounds"):
+        with pytest.raises(kv.StepFailed, match="this message takes no calls"):
             await agent.run(await agent.trunk(ctx), "How is Rome?")
 
 

@@ -13,12 +13,6 @@ import agentkv as kv
 HI = [{"role": "user", "content": "Hi."}]
 
 
-@kv.tool
-def clock() -> str:
-    """The time."""
-    return "noon"
-
-
 @pytest.fixture(scope="module")
 def ctx() -> Iterator[kv.sync.Context]:
     with kv.Context.open("nano", capacity=512).sync() as ctx:
@@ -38,7 +32,6 @@ ROWS: list[tuple[str, Callable[[Any], Any], str]] = [
     ("no fork", lambda ctx: ctx.branch("x").fork(0), "n is 0, but it must be at least 1"),
     ("a negative length", lambda ctx: ctx.branch("x").rollback(-1), "is -1, but it must be at least 0"),
     ("a tool without a name", lambda ctx: ctx.branch(HI, tools=[{"description": "x"}]), "tool 0 has no name"),
-    ("a tool without a list", lambda ctx: kv.Agent("", tools=clock), "but it must be a list of tools"),
 ]  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from .._model.options import Options
 from .._state.branch_state import BranchStates
 from .._state.observers import Observers
 from .._storage.save import Progress, Saved
-from .._types.checks import Prompt, checked_count, checked_path
+from .._types.checks import A_MODEL, Prompt, checked_count, checked_path
 from .._types.errors import InvalidInput, ModelError, loading
 from .._types.info import ModelInfo, Stats, StepRecord
 from .._types.log import log
@@ -119,7 +119,7 @@ class Context:
             DraftMismatch: `speculative` was made for another model.
         """
         options = Options(
-            path=checked_path(model, "model", "the path of a model folder or GGUF file, or the name of a model"),
+            path=checked_path(model, "model", A_MODEL),
             capacity=capacity,
             kv_dtype=kv_dtype,
             max_batch_tokens=max_batch_tokens,

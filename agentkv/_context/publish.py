@@ -60,7 +60,7 @@ async def attach(core: ContextCore, name: str, overflow: Overflow | None) -> Bra
 async def snapshot_of(branch: Branch) -> PublishedBranch:
     """The branch's present state, also while it runs something."""
     handle = handle_of(branch)
-    home, state = handle.core, handle.state
+    core, state = handle.core, handle.state
     told: list[Any] = []
 
     def take(engine: StepEngine) -> StoredBranch:
@@ -81,7 +81,7 @@ async def snapshot_of(branch: Branch) -> PublishedBranch:
         forks=image.forks,
         conversations=conversations,
         marks=marks,
-        output=home.compiler.saved_output(image),
+        output=core.compiler.saved_output(image),
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .._storage.load import LoadOperation  # here: a verb may find no file to be opened any more
 from .._storage.save import Progress, Saved, SaveOperation
-from .._types.checks import checked_bool, checked_name, checked_path
+from .._types.checks import A_FILE, checked_bool, checked_name, checked_path
 from .._types.errors import InvalidInput
 from .._types.show import preview
 from .handle import handle_of
@@ -24,7 +24,7 @@ async def save_branches(
     """Saves branches by name. Raises InvalidInput, ForeignBranch, BranchClosed, SnapshotError."""
     from .branch import Branch
 
-    target = checked_path(path, "path", "the path of a file")
+    target = checked_path(path, "path", A_FILE)
     if checked_bool(shareable, "shareable"):
         core.check_maps_files("shareable")
     if not isinstance(branches, Mapping) or len(branches) == 0:
@@ -49,7 +49,7 @@ async def load_branches(
     from .branch import new_branch
 
     core.loop.check_open()
-    file = checked_path(path, "path", "the path of a file")
+    file = checked_path(path, "path", A_FILE)
     mapped, feeds = checked_bool(shared, "shared"), checked_bool(recompute, "recompute")
     if mapped:
         core.check_maps_files("shared")

@@ -22,6 +22,11 @@ Prompt: TypeAlias = str | bytes | Sequence[int] | NDArray[np.integer[Any]] | Seq
 P = ParamSpec("P")
 R = TypeVar("R")
 
+A_FILE = "the path of a file"
+A_FOLDER = "the path of a model folder"
+A_MODEL = "the path of a model folder or GGUF file, or the name of a model"
+"""What a path must be, for `checked_path`."""
+
 _calls: dict[str, Collection[str]] = {}
 """Keywords of the public calls whose keywords are checked."""
 
@@ -38,7 +43,12 @@ def known_keywords(function: Callable[P, R]) -> Callable[P, R]:
             check_keywords(kwargs, call, known)
         return function(*args, **kwargs)
 
-    return checked
+    @wraps(function)
+    async def checked_coroutine(*args: P.args, **kwargs: P.kwargs) -> Any:
+        return await checked(*args, **kwargs)  # type: ignore[misc]
+
+    # Who is given it, as a tool say, must see that it is to be awaited.
+    return checked_coroutine if inspect.iscoroutinefunction(function) else checked  # type: ignore[return-value]
 
 
 def check_keywords(given: Iterable[str], call: str, known: Collection[str]) -> None:
@@ -182,7 +192,7 @@ def checked_name(value: object, what: str) -> str:
     return checked_text(value, what)
 
 
-def checked_path(value: object, what: str, of: str = "the path of a model folder") -> Path:
+def checked_path(value: object, what: str, of: str) -> Path:
     """A path, with `~` expanded; it need not exist. Raises InvalidInput that says what it must be (`of`)."""
     text = checked_text(str(value) if isinstance(value, Path) else value, what) if isinstance(value, str | Path) else ""
     if not text:

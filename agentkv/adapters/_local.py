@@ -16,7 +16,7 @@ from .._aio.loop_thread import LoopPortal, LoopThread
 from .._chat.tokenizer import Tokenizer
 from .._context.context import Context
 from .._context.handle import core_of
-from .._types.checks import checked_path
+from .._types.checks import A_MODEL, checked_path
 from .._types.errors import InvalidInput, WrongEventLoop
 from ..serve import Settings, application
 from ._asgi import InProcessApp
@@ -48,7 +48,7 @@ class LocalModel:
                 raise InvalidInput(f"this Context is open: {', '.join(opening)} went to `Context.open`, not here")
             self._door = InProcessApp(loop=_loop_of(model), app=_app_of(model, self.name))
         else:
-            self._path = checked_path(model, "model", "the path of a model folder or GGUF file, or the name of a model")
+            self._path = checked_path(model, "model", A_MODEL)
             if unknown := opening.keys() - inspect.signature(Context.open).parameters.keys():
                 raise InvalidInput(f"Context.open has no {', '.join(sorted(unknown))}; see its `help`")
             self.name = self._path.name

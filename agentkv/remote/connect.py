@@ -19,7 +19,7 @@ import httpx
 from .._model.drafters import INHERIT, Speculation
 from .._model.open import OpenModel
 from .._model.options import MOST_POSITIONS
-from .._types.checks import checked_count, checked_name, checked_path, checked_word
+from .._types.checks import A_FOLDER, checked_count, checked_name, checked_path, checked_word
 from .._types.errors import AgentKVError, InvalidInput, ModelError, opening_error
 from .._types.info import EngineCounters, ModelInfo
 from .._types.show import preview
@@ -119,7 +119,7 @@ class ConnectOptions:
         self._urls = _checked_urls(url)
         self._model = None if model is None else checked_name(model, "model")
         self._api_key = checked_key(api_key)
-        self._tokenizer = None if tokenizer is None else checked_path(tokenizer, "tokenizer")
+        self._tokenizer = None if tokenizer is None else checked_path(tokenizer, "tokenizer", A_FOLDER)
         self._backend = checked_word(backend, "backend", tuple(WIRES))
         self._call_format = call_format
         if not isinstance(timeout, int | float) or isinstance(timeout, bool) or not 0 < timeout < 1e9:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .._types.checks import checked_path
+from .._types.checks import A_FOLDER, checked_path
 from ._built_in import DraftTarget, TreeDrafts
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Eagle(TreeDrafts):
 
     def __post_init__(self) -> None:
         if self.path is not None:
-            object.__setattr__(self, "path", checked_path(self.path, "path"))
+            object.__setattr__(self, "path", checked_path(self.path, "path", A_FOLDER))
         super().__post_init__()
 
     def _open(self, target: DraftTarget) -> Drafter:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .._console.console import bytes_text
-from .._types.checks import checked_path
+from .._types.checks import A_FILE, checked_path
 from .._types.errors import InvalidInput
 from .session import ChatSession
 
@@ -190,7 +190,7 @@ def _words(line: str, rest: str = "") -> list[str]:
 
 
 def _file(word: str) -> Path:
-    return checked_path(word, "FILE", "the path of a file")
+    return checked_path(word, "FILE", A_FILE)
 
 
 def _short(text: str) -> str:

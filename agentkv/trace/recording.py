@@ -13,7 +13,7 @@ from anyio import to_thread
 
 from .._context.handle import core_of
 from .._engine.commands import ImmediateCommand as EngineVerb
-from .._types.checks import checked_path
+from .._types.checks import A_FILE, checked_path
 from .._types.errors import ContextClosed, InvalidInput
 from .._types.show import preview
 from .engine import GrammarText, TracedEngine
@@ -74,7 +74,7 @@ async def record(ctx: Context, path: str | Path) -> AsyncIterator[Recording]:
         TraceError: the file cannot be written. Where that happens later, for example on a full disk, the recording
             ends, `Recording.error` has the error, and nothing else is disturbed.
     """
-    where = checked_path(path, "path")
+    where = checked_path(path, "path", A_FILE)
     sink = FileSink(where, core_of(ctx).chat.detokenizer.bytes_of)
     async with recorded(ctx, [sink]) as recorder:
         yield Recording(recorder, where)

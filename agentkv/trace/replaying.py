@@ -8,7 +8,7 @@ from typing import Any
 
 from .._context.context import Context
 from .._context.handle import core_of
-from .._types.checks import checked_path
+from .._types.checks import A_FILE, checked_path
 from .._types.errors import TraceError
 from .player import Player, Progress
 from .replayed import Replayed
@@ -54,7 +54,7 @@ async def replay(
         InvalidInput: `what_if` names no call.
         ModelError: the model cannot be opened.
     """
-    story = read_story(checked_path(path, "path"))
+    story = read_story(checked_path(path, "path", A_FILE))
     result = Replayed()
     changes = WhatIf(story, what_if, result)
     options: dict[str, Any] = {name: story.began.options[name] for name in _ASKED if name in story.began.options}

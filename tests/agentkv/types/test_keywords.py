@@ -71,3 +71,8 @@ def test_signatures_are_those_that_were_written(call: Call, first: str) -> None:
     assert next(iter(parameters)) == first
     assert len(parameters) > 5
     assert not {"args", "kwargs", "options"} & parameters.keys()
+
+
+def test_what_is_to_be_awaited_looks_so() -> None:
+    assert inspect.iscoroutinefunction(kv.Branch.generate)
+    assert not inspect.iscoroutinefunction(kv.Branch.stream)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import agentkv as kv
+from agentkv import trace
 
 HI = [{"role": "user", "content": "Hi."}]
 
@@ -17,6 +18,10 @@ HI = [{"role": "user", "content": "Hi."}]
 def ctx() -> Iterator[kv.sync.Context]:
     with kv.Context.open("nano", capacity=512).sync() as ctx:
         yield ctx
+
+
+def recorded(ctx: kv.sync.Context, path: Any) -> None:
+    ctx.wait(trace.record(ctx.awaited, path).__aenter__())
 
 
 ROWS: list[tuple[str, Callable[[Any], Any], str]] = [
@@ -29,6 +34,7 @@ ROWS: list[tuple[str, Callable[[Any], Any], str]] = [
     ("a key of a message", lambda ctx: ctx.branch([{"rol": "user", "content": "x"}]), "has the keys 'rol', 'content'"),
     ("an empty message", lambda ctx: ctx.branch([{}]), "has the keys (none), but it needs a 'role'"),
     ("bytes to change", lambda ctx: ctx.branch(bytearray(b"x")), "bytearray(b'x'); make it text: bytes(...)"),
+    ("a trace that is no path", lambda ctx: recorded(ctx, 3), "must be the path of a file"),
     ("no fork", lambda ctx: ctx.branch("x").fork(0), "n is 0, but it must be at least 1"),
     ("a negative length", lambda ctx: ctx.branch("x").rollback(-1), "is -1, but it must be at least 0"),
     ("a tool without a name", lambda ctx: ctx.branch(HI, tools=[{"description": "x"}]), "tool 0 has no name"),

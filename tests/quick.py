@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from tests.imports import imports_in
 from tests.run import LIMIT_S, TIMES, pytest_command, run
 from tests.times import seconds_of_files
 
@@ -108,15 +109,8 @@ def graph() -> dict[str, set[str]]:
 def imports(name: str, path: Path, files: dict[str, Path]) -> Iterator[str]:
     """Modules that a module names in imports, wherever in it; of a package's name, what it takes from inside."""
     package = name.split(".") if path.stem == "__init__" else name.split(".")[:-1]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = [*package[: len(package) - node.level + 1]] if node.level else []
-            target = ".".join([*base, *(node.module or "").split(".")]).strip(".")
-            for alias in node.names:
-                inside = f"{target}.{alias.name}"
-                yield inside if inside in files or inside == NATIVE else target
+    for each in imports_in(package, ast.walk(ast.parse(path.read_text(encoding="utf-8")))):
+        yield each.inside if each.inside in files or each.inside == NATIVE else each.module
 
 
 if __name__ == "__main__":

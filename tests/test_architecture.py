@@ -7,9 +7,12 @@ import graphlib
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+
+from tests.imports import Imported, imports_in
 
 ROOT = Path(__file__).resolve().parent.parent
 SDK = sorted((ROOT / "agentkv").rglob("*.py"))
@@ -35,14 +38,12 @@ SHARED = {"export": {"hf", "sources"}, "sources": {"hf"}, "torch_backend": {"hf"
 
 def imported(path: Path) -> set[str]:
     """Absolute names of every module that a file imports, wherever in it."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names.add(node.module)
-            names.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return names
+    package = path.relative_to(ROOT).parent.parts[path.is_relative_to(ROOT / "runtime") :]
+    return _names(imports_in(package, ast.walk(ast.parse(path.read_text(encoding="utf-8")))))
+
+
+def _names(found: Iterable[Imported]) -> set[str]:
+    return {name for each in found for name in (each.module, each.inside)}
 
 
 def tops(names: set[str]) -> set[str]:
@@ -145,16 +146,8 @@ def test_no_function_is_too_long_to_read(path: Path) -> None:
 
 def loaded_with(path: Path, root: Path) -> set[str]:
     """The modules of its own package that importing a file imports: not those for type checkers or inside functions."""
-    package = ".".join(path.relative_to(root).parent.parts)
-    names: set[str] = set()
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ImportFrom):
-            base = ".".join(package.split(".")[: len(package.split(".")) - node.level + 1]) if node.level else ""
-            module = ".".join(part for part in (base, node.module) if part)
-            names.update({module} | {f"{module}.{alias.name}" for alias in node.names})
-        elif isinstance(node, ast.Import):
-            names.update(alias.name for alias in node.names)
-    return names
+    package = path.relative_to(root).parent.parts
+    return _names(imports_in(package, ast.parse(path.read_text(encoding="utf-8")).body))
 
 
 @pytest.mark.parametrize(("files", "root"), [(SDK, ROOT), (RUNTIME, ROOT / "runtime")], ids=["sdk", "runtime"])

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.imports import imports_in
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "agentkv"
 
@@ -75,27 +77,11 @@ def room_of(module: str) -> str:
 
 def imports_of(module: str) -> Iterator[Import]:
     """Of modules of agentkv: at load time, for type checkers, inside functions."""
-    package = modules()[module].relative_to(PACKAGE).parent.parts
-    for node in ast.walk(tree_of(module)):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                if alias.name.split(".")[0] == "agentkv":
-                    yield Import(
-                        module, alias.name.removeprefix("agentkv").removeprefix(".") or "__init__", node.lineno
-                    )
-        elif isinstance(node, ast.ImportFrom):
-            yield from _imported_from(module, package, node)
-
-
-def _imported_from(module: str, package: tuple[str, ...], node: ast.ImportFrom) -> Iterator[Import]:
-    named = tuple(node.module.split(".")) if node.module else ()
-    if not node.level and named[:1] != ("agentkv",):
-        return
-    base = package[: len(package) - node.level + 1] + named if node.level else named[1:]
-    for alias in node.names:
-        inside = ".".join((*base, alias.name))
-        target = inside if inside in modules() else ".".join(base) or "__init__"
-        yield Import(module, target, node.lineno)
+    package = ("agentkv", *modules()[module].relative_to(PACKAGE).parent.parts)
+    for each in imports_in(package, ast.walk(tree_of(module))):
+        if each.module.split(".")[0] == "agentkv":
+            inside, base = (name.removeprefix("agentkv").removeprefix(".") for name in (each.inside, each.module))
+            yield Import(module, (inside if inside in modules() else base) or "__init__", each.line)
 
 
 def test_every_module_has_a_room() -> None:

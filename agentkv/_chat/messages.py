@@ -91,20 +91,25 @@ def checked_tools(tools: object) -> list[dict[str, Any]] | None:
     return [_with_parameters(_copied(tool, f"tool {index}"), f"tool {index}") for index, tool in enumerate(items)]
 
 
+_NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
+
+
 def _with_parameters(tool: dict[str, Any], what: str) -> dict[str, Any]:
-    """The definition with a description and properties, which chat templates print. Raises InvalidInput without a
-    name."""
+    """The definition with a description and properties, which chat templates print, and otherwise in the order in which
+    it was given. Raises InvalidInput without a name."""
     function = tool.get("function", tool)
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise InvalidInput(
             f'{what} has no name; a definition is {{"type": "function", "function": {{"name": ..., "description": ..., '
             '"parameters": ...}}, as `tool.definition` of a kv.Tool is'
         )
-    parameters = function.get("parameters")
-    if parameters is None or isinstance(parameters, dict):
-        function = function | {"parameters": {"type": "object", "properties": {}} | (parameters or {})}
-    full = {"description": ""} | function
-    return {**tool, "function": full} if "function" in tool else full
+    if "description" not in function:
+        function = {"name": function["name"], "description": ""} | function
+    parameters = function.get("parameters") or {}
+    if isinstance(parameters, dict):
+        lacks = {key: usual for key, usual in _NO_PARAMETERS.items() if key not in parameters}
+        function = function | {"parameters": lacks | parameters}
+    return {**tool, "function": function} if "function" in tool else function
 
 
 def checked_template(template: object, known: bool) -> dict[str, Any]:

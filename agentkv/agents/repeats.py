@@ -80,6 +80,8 @@ class Repeats:
         """Number of messages whose calls were just made a second time in the same order, as of A, B, A, B; 0 where
         there are none, or once they were told."""
         for length in range(2, 0 if self._told else len(self._messages) // 2 + 1):
+            if self._messages[-1] != self._messages[-1 - length]:
+                continue  # most, without a look at all between
             last, before = self._messages[-length:], self._messages[-2 * length : -length]
             if last == before and all(last) and len({*last}) > 1:
                 self._told = True

@@ -8,7 +8,10 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 import agentkv as kv
+from agentkv._types.extras import needs_extra
 
 # Each costs tens of milliseconds and is needed later, or by some only.
 NOT_FOR_A_CONTEXT = {"structlog", "rich", "typer", "jinja2", "llguidance", "docstring_parser", "starlette", "httpx"}
@@ -100,6 +103,20 @@ def test_what_needs_a_missing_package_says_which_extra_brings_it() -> None:
     for line, (_, missing, extra) in zip(said_by(script), EXTRAS, strict=True):
         assert line.startswith(missing)
         assert line.endswith(f"is not installed: pip install 'agentkv-sdk[{extra}]'")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ModuleNotFoundError("gone", name="openai"), "openai is not installed: pip install 'agentkv-sdk[serve]'"),
+        (ModuleNotFoundError("it needs more"), "it needs more; pip install 'agentkv-sdk[serve]'"),
+        (ImportError("it is too old", name="openai"), "it is too old; pip install 'agentkv-sdk[serve]'"),
+    ],
+)
+def test_an_extra_is_named_once_however_deep_its_import(error: ImportError, said: str) -> None:
+    with pytest.raises(type(error)) as raised, needs_extra("serve"), needs_extra("serve"):
+        raise error
+    assert str(raised.value) == said
 
 
 def test_extras_that_are_named_exist() -> None:

@@ -41,6 +41,15 @@ def test_a_discarded_one_leaves_nothing(tmp_path: Path) -> None:
         fresh.put_in_place()
 
 
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o664])
+def test_the_permissions_stay(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    path.chmod(mode)
+    FreshFile(path).put_in_place()
+    assert path.stat().st_mode & 0o777 == mode
+
+
 def test_a_link_is_followed(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real" / "file")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Path: TypeAlias = tuple[str | int, ...]
 
 _LONGEST = 60  # characters of a part of a name
+_MOST_NAMES = 100  # of a client's, that are compared
 _FORM = re.compile(r".*\[.*|[A-Z].*|str|int|float|bool", re.DOTALL)  # pydantic's names for members of a union
 _NO_OBJECT = ("model_type", "model_attributes_type", "dict_type")  # pydantic names our classes
 
@@ -64,7 +65,7 @@ def closeness(error: ErrorDetails) -> tuple[int, bool]:
 def unsupported(name: str, known: Collection[str]) -> ApiError:
     """Error for a parameter that a server does not know, by its whole name; `known` are those in its place."""
     *_, own = name.split(".")
-    near = near_name(own, known)
+    near = None if own in known else near_name(own, known)  # another member of a union may have it
     advice = "leave it out" if near is None else f"did you mean {near}?"
     return ApiError("invalid", f"{name} is not supported by this server; {advice}", "unsupported_parameter", name)
 
@@ -77,8 +78,8 @@ def refused_for(error: ErrorDetails, kind: type[BaseModel], value: Any, within: 
     if error["type"] == "extra_forbidden":
         return unsupported(name, known)
     if error["type"] == "missing":
-        others = error["input"].keys() - known if isinstance(error["input"], dict) else ()
-        typo = near_name(str(path[-1]), others)
+        others = [each for each in error["input"] if each not in known] if isinstance(error["input"], dict) else []
+        typo = near_name(str(path[-1]), others[:_MOST_NAMES])
         advice = "" if typo is None else f"; did you mean it by {named(typo)}?"
         return ApiError("invalid", f"{name} is missing{advice}", "missing_parameter", name)
     if error["type"] == "union_tag_invalid":

@@ -22,8 +22,8 @@ _SUFFIX = ".unfinished"
 class FreshFile:
     """An unfinished file in its target folder; hidden, and locked for as long as its writer lives.
 
-    Replaces the target of a symbolic link. Removes unfinished files of writers that were killed. Methods may be called
-    from any thread and raise OSError.
+    Replaces the target of a symbolic link, and keeps the permissions of a file that it replaces. Removes unfinished
+    files of writers that were killed. Methods may be called from any thread and raise OSError.
     """
 
     def __init__(self, path: Path) -> None:
@@ -50,6 +50,8 @@ class FreshFile:
         with self._lock:
             if self._fd < 0:
                 raise OSError(None, "the file was given up", str(self._target))
+            with contextlib.suppress(FileNotFoundError):
+                os.fchmod(self._fd, stat.S_IMODE(os.stat(self._target).st_mode))
             os.fsync(self._fd)
             os.replace(self._path, self._target)
             self._close()

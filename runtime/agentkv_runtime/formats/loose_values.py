@@ -8,21 +8,24 @@ import re
 import warnings
 from typing import Any
 
-from agentkv_runtime.formats.nesting import Nesting
-
 __all__ = ["bracketed", "loose_value", "unclosed"]
 
-_BEHIND = re.compile(r"(?:\s|`{3,}|</?\|?[^<>\n]{1,40}>)*$")
+_BEHIND = re.compile(r"(?:\s|`{3,}+|<[^<>\n]{1,42}>)*+$")  # it can be read in one way only: in bounded time
+_OPENING, _CLOSING = "[{(", "]})"
+_JSON = r"""[\[\](){}]|"(?:[^"\\]|\\.)*+"?"""
+_IN_JSON = re.compile(_JSON, re.DOTALL)  # brackets and strings
+_IN_PYTHON = re.compile(_JSON + r"""|'(?:[^'\\]|\\.)*+'?""", re.DOTALL)
 _MOST_BEHIND = 100  # characters of fences and tags
 
 
 def bracketed(text: str, start: int) -> str:
     """The text from the bracket at `start` to the one that closes it; empty if none does."""
-    nesting = Nesting("\"'") if text[start + 1 :].lstrip()[:1] == "'" else Nesting()
-    for place in range(start, len(text)):
-        nesting.read(text[place])
-        if nesting.depth == 0:
-            return text[start : place + 1]
+    tokens = _IN_PYTHON if text[start + 1 :].lstrip()[:1] == "'" else _IN_JSON
+    depth = 0
+    for token in tokens.finditer(text, start):
+        depth += (token[0] in _OPENING) - (token[0] in _CLOSING)
+        if depth == 0:
+            return text[start : token.end()]
     return ""
 
 

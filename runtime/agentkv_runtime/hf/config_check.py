@@ -39,7 +39,7 @@ def check_config(folder: Path) -> None:
     if isinstance(said, int) and not isinstance(said, bool):
         stored = _layers(open_tensors(folder), said)
         of_a_family = kind in FAMILIES_BY_CLASS.values()  # others may count two to one in their files
-        if stored > said or (of_a_family and 0 < stored < said):
+        if stored and (stored > said or (of_a_family and stored < said)):
             raise ExportError(
                 f"{path}: num_hidden_layers is {said}, and the weights have {stored} layers. Download the whole model; "
                 f"if the weights are whole, write {stored} there"
@@ -64,5 +64,6 @@ def _layers(names: Iterable[str], said: int) -> int:
         match = _OF_A_LAYER.fullmatch(name)
         if match and not name.endswith(_OF_NO_USE):
             layers.setdefault(int(match["layer"]), set()).add(match["rest"])
-    kinds = [weights for layer, weights in layers.items() if layer < said]
-    return 1 + max((layer for layer, weights in layers.items() if layer < said or weights in kinds), default=-1)
+    certain = max(said, 1)  # there is a first one, whatever was said
+    kinds = [weights for layer, weights in layers.items() if layer < certain]
+    return 1 + max((layer for layer, weights in layers.items() if layer < certain or weights in kinds), default=-1)

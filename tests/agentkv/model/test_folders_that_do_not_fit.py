@@ -46,6 +46,8 @@ def instead(name: str, *others: str) -> Damage:
 
 ROWS: list[tuple[str, Damage, str]] = [
     ("fewer layers", said(num_hidden_layers=3), r"config.json: num_hidden_layers is 3, .* 4 layers.*write 4 there"),
+    ("no layers", said(num_hidden_layers=0), r"config.json: num_hidden_layers is 0, .* 4 layers.*write 4 there"),
+    ("less than no layers", said(num_hidden_layers=-1), r"num_hidden_layers is -1, .* 4 layers.*write 4 there"),
     ("more layers", said(num_hidden_layers=6), r"config.json: num_hidden_layers is 6, .* 4 layers.*Download the whole"),
     ("misspelt", said(model_type="lama"), r"config.json: model_type is 'lama', .* type 'llama'. Write 'llama' there"),
     ("no type", said(model_type=None), r"config.json: names no model_type.*Download the whole model"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 import agentkv as kv
 from agentkv import trace
+from agentkv._chat.messages import checked_tools
 
 HI = [{"role": "user", "content": "Hi."}]
 
@@ -56,6 +58,21 @@ def test_many_forks_are_told_how_many_there_may_be(ctx: kv.sync.Context) -> None
 @pytest.mark.parametrize("more", [{}, {"description": "Looks.", "parameters": {}}, {"parameters": None}])
 def test_a_definition_needs_no_parameters(ctx: kv.sync.Context, more: dict[str, Any]) -> None:
     tool = {"name": "look", **more}
-    whole = {"description": "", **tool, "parameters": {"type": "object", "properties": {}}}
+    whole = {"name": "look", "description": "", **more, "parameters": {"type": "object", "properties": {}}}
     wanted = ctx.branch(HI, tools=[{"type": "function", "function": whole}]).tokens
     assert ctx.branch(HI, tools=[{"type": "function", "function": tool}]).tokens == wanted
+
+
+SCHEMA = {"properties": {"city": {"type": "string"}}, "type": "object", "required": ["city"]}
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        {"name": "look", "description": "Looks.", "parameters": SCHEMA},
+        {"parameters": SCHEMA, "strict": True, "description": "Looks.", "name": "look"},
+    ],
+)
+def test_a_whole_definition_keeps_its_own_order_which_templates_print(tool: dict[str, Any]) -> None:
+    for definition in (tool, {"type": "function", "function": tool}):
+        assert json.dumps(checked_tools([definition])) == json.dumps([definition])

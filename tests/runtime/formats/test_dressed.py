@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from agentkv_runtime.formats import FAMILIES, Format, ParsedMessage, TextDelta
 from agentkv_runtime.formats.dressed import DressedCalls
+from agentkv_runtime.formats.loose_values import unclosed
 from agentkv_runtime.formats.parsed import CUT_OFF
 
 from .cuts import cuts
@@ -220,6 +221,13 @@ def test_what_leads_nowhere_is_not_held_for_long(beginning: str) -> None:
     told = sum(len(dressed.feed(beginning)) for _ in range(3000 // len(beginning)))
     assert told > 2500
     assert len(dressed.held) < 500
+
+
+@pytest.mark.parametrize("behind", ["`" * 96, "</|a>" * 19, "<|>" * 32, "\n```" * 24])
+def test_what_stands_behind_an_open_call_is_looked_through_in_one_way(behind: str) -> None:
+    """In two ways each, a hundred characters take longer than any limit."""
+    assert unclosed(CALL[:-1] + behind, 0) == (CALL[:-1], CALL)
+    assert unclosed(CALL[:-1] + behind + "x", 0) == ("", "")
 
 
 @pytest.mark.parametrize("depth", [40, 700, 900, 3000])

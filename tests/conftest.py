@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 from agentkv_runtime import _core
 
 from tests.export_cache import ExportCache
@@ -63,6 +64,14 @@ def _runs_on_the_other_loop(item: pytest.Item, names: set[str]) -> bool:
 def no_home_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Models that a test exports are not kept for whoever runs it."""
     os.environ["AGENTKV_HOME"] = str(tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_authority(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Each client reads the certificates of all authorities that there are, and tests talk to none of them."""
+    path = tmp_path_factory.mktemp("authority") / "certificate.pem"
+    trustme.CA().cert_pem.write_to_path(str(path))
+    os.environ["SSL_CERT_FILE"] = str(path)
 
 
 @pytest.fixture(autouse=True, scope="module")

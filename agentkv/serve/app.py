@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
@@ -44,8 +44,8 @@ def application(context: Context, settings: Settings) -> Starlette:
         Route(path.replace("{model}", "{model:path}"), partial(_answered, path, endpoint, server), methods=[method])
         for (method, path), endpoint in ENDPOINTS.items()
     ]
-    description = openapi(ENDPOINTS, BODIES, settings.names)
-    routes.append(Route("/openapi.json", lambda request: JSONResponse(description)))
+    description = cache(partial(openapi, ENDPOINTS, BODIES, settings.names))  # takes a moment that no start waits for
+    routes.append(Route("/openapi.json", lambda request: JSONResponse(description())))
     middleware = [Middleware(MetricsMiddleware, metrics=server.metrics)]
     if settings.hosts:
         middleware.append(Middleware(Hosts, names=settings.hosts, errors=errors_of))

@@ -12,7 +12,7 @@ from tests.conformance.scenario import Checked, run_scenario
 from tests.conformance.trees import trees_against_branches
 from tests.conftest import FolderFactory
 from tests.reference import Reference
-from tests.rows import one_in
+from tests.rows import in_turn, one_in
 
 TOLERANCE = 1e-4
 CAPACITY = 160
@@ -30,16 +30,14 @@ def report(what: str, checked: Checked) -> None:
     assert 1 < spread < 5
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(("name", "backend"), in_turn([*CONFIGS], BACKENDS))
 def test_chunks_forks_rollbacks_holes_and_mixed_steps(model: Model, backend: str) -> None:
     checked = run_scenario(model.driver(backend, capacity=CAPACITY), Reference(model.hf_folder), 384)
     report(f"{model.name} on {backend}", checked)
     assert checked.worst <= TOLERANCE
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", OTHER_KINDS)
+@pytest.mark.parametrize(("name", "backend"), in_turn([*OTHER_KINDS], BACKENDS))
 def test_other_ways_to_attend(model: Model, backend: str) -> None:
     checked = run_scenario(model.driver(backend, capacity=CAPACITY), Reference(model.hf_folder), 384)
     report(f"{model.name} on {backend}", checked)
@@ -81,8 +79,9 @@ def test_half_pools(model: Model, backend: str, kv_dtype: str, unit: float) -> N
         assert checked.worst <= 5e-3
 
 
-@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
-@pytest.mark.parametrize("name", ["llama-gqa2-d64", "qwen3-gqa4-d128-tied", "smollm-gqa3-d64-tied"])
+@pytest.mark.parametrize(
+    ("name", "dtype"), in_turn(["llama-gqa2-d64", "qwen3-gqa4-d128-tied", "smollm-gqa3-d64-tied"], ["fp16", "bf16"])
+)
 def test_half_programs(model: Model, dtype: str) -> None:
     """Weights and activations in half precision err as those of transformers do."""
     reference, half = Reference(model.hf_folder), Reference(model.hf_folder, dtype)
@@ -100,9 +99,17 @@ def test_half_programs(model: Model, dtype: str) -> None:
         assert largest <= 5e-3 * np.abs(want).max()
 
 
-@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 @pytest.mark.parametrize(
-    "name", one_in(2, ["qwen3next-delta-rule", "bamba-mamba2-attention", "mamba-scan-alone", "kimi-delta-rule-latent"])
+    ("name", "dtype"),
+    one_in(
+        2,
+        [
+            ("qwen3next-delta-rule", "fp16"),
+            ("bamba-mamba2-attention", "bf16"),
+            ("mamba-scan-alone", "bf16"),
+            ("kimi-delta-rule-latent", "fp16"),
+        ],
+    ),
 )
 def test_half_programs_with_states(model: Model, dtype: str) -> None:
     """Most rows err as those of transformers do; in a few, rounding picks another expert, here or there."""

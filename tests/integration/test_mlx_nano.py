@@ -44,7 +44,7 @@ async def answers(folder: Path, prompts: list[BenchPrompt]) -> list[list[int]]:
 
 
 # MLX's CPU device takes a second per prompt.
-@pytest.mark.parametrize("n_prompts", [16, pytest.param(50, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("n_prompts", [5, pytest.param(50, marks=pytest.mark.soak)])
 def test_greedy_answers_are_those_of_the_cpu(folders: dict[str, Path], n_prompts: int) -> None:
     prompts = read_prompts(PROMPTS)[:n_prompts]
     assert len(prompts) == n_prompts

@@ -67,7 +67,7 @@ async def test_a_stream_says_what_the_whole_says_wherever_it_is_cut(protocol: st
             assert (name, sorted(_cities(whole.calls))) == (name, sorted(said.cities))
             if said.text or said.cities:
                 assert " ".join(whole.text.split()) == " ".join(said.text.split()), name
-            for most in range(1, 75, 7):
+            for most in range(1, 75, 11):
                 cut = await _both(served, protocol, most)
                 assert [call[1:] for call in cut.calls if said.cities] == [
                     call[1:] for call in whole.calls if call in cut.calls

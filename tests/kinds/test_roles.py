@@ -13,6 +13,7 @@ import pytest
 import agentkv as kv
 from agentkv.agents.answer_format import ANSWER_NOW
 from agentkv.agents.trunks import tools_in_prompt
+from tests.rows import in_turn
 
 from .doors import ANSWER, DOORS, MORE, QUESTION, RESULT, SYSTEM, Seen, agent_of, opened, weather, with_template
 
@@ -147,11 +148,10 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.mark.parametrize("door", DOORS)
-@BY_KIND
-async def test_every_template_opens_by_every_door(tmp_path: Path, kind: Kind, door: str) -> None:
+@pytest.mark.parametrize(("name", "door"), in_turn([*KINDS], [*DOORS]))
+async def test_every_template_opens_by_every_door(tmp_path: Path, name: str, door: str) -> None:
     seen = Seen()
-    await DOORS[door](with_template(kind.template, tmp_path / "model"), seen)
+    await DOORS[door](with_template(KINDS[name].template, tmp_path / "model"), seen)
     told = [prompt for prompt in seen.prompts if SYSTEM in prompt]
     answered = [prompt for prompt in told if QUESTION in prompt and RESULT in prompt]
     assert told

@@ -23,7 +23,7 @@ from torch import nn
 
 from tests.export_cache import ExportCache
 from tests.models import tiny_model, tiny_spec
-from tests.rows import one_in
+from tests.rows import in_turn, one_in
 from tests.runtime.growing_cache import GrowingCache
 from tests.runtime.test_export_models import CONFIGS, build
 
@@ -62,7 +62,7 @@ def run(cache: ExportCache, name: str, model: Callable[[], Any], **options: Any)
     return np.concatenate(rows)
 
 
-@pytest.mark.parametrize("name", one_in(2, CONFIGS))
+@pytest.mark.parametrize("name", one_in(4, CONFIGS))
 def test_architectures(name: str, export_cache: ExportCache) -> None:
     want = logits_of(build(CONFIGS[name]()))
     assert want.std() > 0.1
@@ -128,8 +128,9 @@ def model_of(functions: Sequence[Callable[[torch.Tensor], torch.Tensor]]) -> Any
     return model
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
-@pytest.mark.parametrize("functions", [(unary, promoted, binary), (reduced, moved, products)])
+@pytest.mark.parametrize(
+    ("functions", "dtype"), in_turn([(unary, promoted, binary), (reduced, moved, products)], ["fp32", "fp16"])
+)
 def test_operations_compute_what_torch_does(functions: Any, dtype: Any, export_cache: ExportCache) -> None:
     want = logits_of(model_of(functions))
     name = "-".join(function.__name__ for function in functions)
@@ -139,8 +140,7 @@ def test_operations_compute_what_torch_does(functions: Any, dtype: Any, export_c
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("quant", ["affine4", "affine8"])
-@pytest.mark.parametrize("kind", ["llama", "gemma3", "qwen2"])
+@pytest.mark.parametrize(("kind", "quant"), in_turn(["llama", "gemma3", "qwen2"], ["affine4", "affine8"]))
 def test_quantised_weights_against_the_dequantised(kind: str, quant: Any, export_cache: ExportCache) -> None:
     bits = int(quant[-1])
     reference: Any = tiny_model(tiny_spec(kind))

@@ -25,6 +25,7 @@ from agentkv._console.progress import displayed
 from agentkv.cli import app
 from tests.agentkv.trace.synthetic import write_synthetic
 from tests.conftest import FolderFactory
+from tests.rows import in_turn
 from tests.runtime.draft_heads import head_weights, write_head
 from tests.runtime.folders import write_folder
 from tests.waiting import PATIENCE
@@ -349,14 +350,18 @@ def test_output_that_has_no_room() -> None:
     assert (done.returncode, done.stderr) == (1, "error: No space left on device\n")
 
 
-@pytest.mark.parametrize("importing", ["agentkv", "pydantic", "torch", "torch.fx", "executorch.exir"])
-@pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signals(sent: signal.Signals, status: int, importing: str, src: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("importing", "told"),
+    in_turn(
+        ["agentkv", "pydantic", "torch", "torch.fx", "executorch.exir"], [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+    ),
+)
+def test_signals(importing: str, told: tuple[signal.Signals, int], src: Path, tmp_path: Path) -> None:
     by_torch = ("--quant", "8da4w")
     process = command(SAYS_WHEN_IT_IMPORTS.format(importing), "export", src, tmp_path / "a" / "out", *by_torch)
-    process.send_signal(sent)
+    process.send_signal(told[0])
     errors = process.communicate(timeout=PATIENCE)[1]
-    assert process.returncode == status, errors
+    assert process.returncode == told[1], errors
     assert "Traceback" not in errors, errors
     assert tree(tmp_path) == []
 

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.rows import one_in
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.parametrize("module", ["context/test_stream_shared", "agents/test_attempts"])
+@pytest.mark.parametrize("module", one_in(2, ["agents/test_attempts", "context/test_stream_shared"]))
 def test_the_tests_of_the_sdk(module: str) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/agentkv/{module}.py"]
     outer = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}

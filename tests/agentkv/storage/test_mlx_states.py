@@ -29,7 +29,7 @@ TOLERANCE = 1e-4
 @pytest.fixture(params=KINDS)
 def folder(tiny_exported_folder: FolderFactory, request: pytest.FixtureRequest) -> Path:
     """Of one kind after another."""
-    return tiny_exported_folder(request.param, max_positions=1024, backend="mlx")
+    return tiny_exported_folder(request.param, backend="mlx")
 
 
 async def rows_of(folder: Path) -> list[Row]:
@@ -105,7 +105,7 @@ async def test_branches_that_were_saved_or_set_aside_go_on_without_feeding_again
 
 
 async def test_a_sequence_holds_one_state_beside_those_of_its_blocks(tiny_exported_folder: FolderFactory) -> None:
-    folder = tiny_exported_folder("mamba2", max_positions=1024, backend="mlx")
+    folder = tiny_exported_folder("mamba2", backend="mlx")
     async with kv.Context.open(folder, LENGTH) as ctx:
         branch = await ctx.branch(TOKENS[:10])
         for length in range(11, 64):
@@ -122,7 +122,7 @@ async def test_a_sequence_holds_one_state_beside_those_of_its_blocks(tiny_export
 
 
 async def test_nothing_in_the_middle_is_forgotten(tiny_exported_folder: FolderFactory) -> None:
-    folder = tiny_exported_folder("mamba2", max_positions=1024, backend="mlx")
+    folder = tiny_exported_folder("mamba2", backend="mlx")
     async with kv.Context.open(folder, LENGTH) as ctx:
         branch = await ctx.branch(TOKENS[:100])
         with pytest.raises(kv.InvalidInput, match="states hold all that came before"):

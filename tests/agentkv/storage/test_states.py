@@ -33,7 +33,7 @@ TOKENS = [3 + i * 11 % 290 for i in range(LENGTH)]
 @pytest.fixture(params=KINDS)
 def folder(tiny_exported_folder: FolderFactory, request: pytest.FixtureRequest) -> Path:
     """Of one kind after another."""
-    return tiny_exported_folder(request.param, max_positions=1024)
+    return tiny_exported_folder(request.param)
 
 
 async def rows_of(folder: Path, **settings: Any) -> list[Row]:
@@ -118,7 +118,7 @@ async def test_a_branch_that_was_set_aside_goes_on_without_feeding_again(folder:
 async def test_files_without_their_states_are_damaged(
     tiny_exported_folder: FolderFactory, tmp_path: Path, kind: str
 ) -> None:
-    folder, path = tiny_exported_folder(kind, max_positions=1024), tmp_path / "one.kv"
+    folder, path = tiny_exported_folder(kind), tmp_path / "one.kv"
     async with kv.Context.open(folder, LENGTH + 1, threads=1) as ctx:
         branch = await ctx.branch(TOKENS[:200])
         assert min(ctx.model_info.state_bytes, ctx.stats.states) > 0
@@ -155,7 +155,7 @@ async def test_files_without_their_states_are_damaged(
 @pytest.mark.parametrize("kind", ["mamba2", "qwen3_next"])
 async def test_room_is_made_without_forgetting(tiny_exported_folder: FolderFactory, kind: str) -> None:
     """The oldest tokens leave the branch; what stays is fed again."""
-    folder = tiny_exported_folder(kind, max_positions=1024)
+    folder = tiny_exported_folder(kind)
     async with kv.Context.open(folder, 200, threads=1, overflow=kv.overflow.DropOldest(keep=4)) as ctx:
         assert not ctx.model_info.forgets
         branch = await ctx.branch(TOKENS[:150])
@@ -169,7 +169,7 @@ async def test_room_is_made_without_forgetting(tiny_exported_folder: FolderFacto
 
 
 async def test_nothing_in_the_middle_is_forgotten(tiny_exported_folder: FolderFactory) -> None:
-    async with kv.Context.open(tiny_exported_folder("mamba2", max_positions=1024), 300, threads=1) as ctx:
+    async with kv.Context.open(tiny_exported_folder("mamba2"), 300, threads=1) as ctx:
         branch = await ctx.branch(TOKENS[:100])
         with pytest.raises(kv.InvalidInput, match="states hold all that came before"):
             await branch.forget(10, 20)

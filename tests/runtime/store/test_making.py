@@ -21,6 +21,7 @@ from agentkv_runtime.store.home import home, locked
 from agentkv_runtime.store.making import export_once, find_export, options_for
 
 from tests.conftest import FolderFactory
+from tests.rows import one_in
 from tests.runtime.sources.test_lora import adapter
 from tests.waiting import PATIENCE
 
@@ -127,12 +128,15 @@ def test_an_entry_says_which_adapter_was_merged_into_it(tiny_hf_folder: FolderFa
 
 @pytest.mark.parametrize(
     ("step", "told"),
-    [
-        ("looking at the files", signal.SIGINT),
-        ("loading torch", signal.SIGHUP),
-        ("loading the model", signal.SIGTERM),
-        ("tracing the model", signal.SIGINT),
-    ],
+    one_in(
+        2,
+        [
+            ("looking at the files", signal.SIGINT),
+            ("loading torch", signal.SIGHUP),
+            ("tracing the model", signal.SIGINT),
+            ("loading the model", signal.SIGTERM),
+        ],
+    ),
 )
 def test_told_to_stop_it_leaves_nothing(tiny_hf_folder: FolderFactory, step: str, told: signal.Signals) -> None:
     process = child(tiny_hf_folder("llama", layers=1))
@@ -203,12 +207,15 @@ def _nothing_left(entry: Entry) -> None:
 
 @pytest.mark.parametrize(
     "damage",
-    [
-        lambda entry: (entry.place / "entry.json").unlink(),
-        lambda entry: os.truncate(entry.path / "model.pte", 100),
-        lambda entry: (entry.path / "tokenizer.json").unlink(),
-        _nothing_left,
-    ],
+    one_in(
+        2,
+        [
+            lambda entry: (entry.place / "entry.json").unlink(),
+            lambda entry: (entry.path / "tokenizer.json").unlink(),
+            lambda entry: os.truncate(entry.path / "model.pte", 100),
+            _nothing_left,
+        ],
+    ),
 )
 def test_a_damaged_export_is_made_anew(tiny_hf_folder: FolderFactory, damage: Callable[[Entry], None]) -> None:
     source = tiny_hf_folder("llama", layers=1)

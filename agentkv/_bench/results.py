@@ -22,8 +22,8 @@ class Sample:
         tokens: generated tokens, without the first of each branch, which follows from the prompt's own forward.
         forwards: forwards of the model.
         rides: branches in these forwards, summed.
-        drafted: verified draft tokens.
-        drafts: number of accepted tokens of each verified draft.
+        drafted, accepted: verified and accepted draft tokens.
+        drafts: number of tokens that came true of each verified draft, and of what a schema forced.
         draft_seconds: seconds spent drafting.
         output: the tokens of each branch.
     """
@@ -34,6 +34,7 @@ class Sample:
     forwards: int
     rides: int
     drafted: int
+    accepted: int
     drafts: tuple[int, ...]
     draft_seconds: float
     output: tuple[tuple[int, ...], ...]
@@ -51,8 +52,8 @@ class BenchResult:
             schema forces.
         forwards_per_token: forwards of the model per token of any branch.
         drafted, accepted: verified and accepted draft tokens.
-        drafts: verified drafts: one per branch and forward that had one.
-        accepted_by_depth: in how many of them at least 1, 2, 3 ... tokens were accepted.
+        drafts: forwards of a branch that verified a draft, or tokens that a schema forced, or both in a row.
+        accepted_by_depth: in how many of them at least 1, 2, 3 ... of these tokens came true.
         ms_per_token: wall milliseconds per token, from the median of each group's repetitions.
         draft_ms_per_token: of these, milliseconds of drafting.
         speedup: plain's ms_per_token divided by this one.
@@ -89,7 +90,7 @@ class BenchResult:
             tokens_per_forward=_ratio(tokens, sum(sample.rides for sample in samples)),
             forwards_per_token=_ratio(sum(sample.forwards for sample in samples), tokens),
             drafted=sum(sample.drafted for sample in samples),
-            accepted=sum(drafts),
+            accepted=sum(sample.accepted for sample in samples),
             drafts=len(drafts),
             accepted_by_depth=tuple(
                 sum(accepted >= depth for accepted in drafts) for depth in range(1, max(drafts, default=0) + 1)
@@ -107,7 +108,7 @@ class BenchResult:
         return _ratio(self.accepted, self.drafted)
 
     def accepted_at(self, depth: int) -> float:
-        """Share of the verified drafts of which at least `depth` tokens were accepted, 0 to 1."""
+        """Share of `drafts` of which at least `depth` tokens came true, 0 to 1."""
         return _ratio(self.accepted_by_depth[depth - 1], self.drafts) if depth <= len(self.accepted_by_depth) else 0.0
 
     def as_dict(self) -> dict[str, Any]:

@@ -56,16 +56,28 @@ async def row_costs(ctx: Context) -> dict[int, float]:
     return {rows: median(seconds[rows]) for rows in ROWS if seconds[rows]}
 
 
-async def model_facts(model: Path, threads: int | None) -> dict[str, object]:
-    """JSON values: `backend`, `quantization`, `bit_exact`, and `row_ms`, milliseconds of a forward by its rows.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """Facts of an open model on this machine.
 
-    Raises as `Context.open` and `Branch.generate`.
+    Attributes:
+        backend, quantization, bit_exact: as of `Context.model_info`.
+        row_ms: milliseconds of a forward by its rows, as `row_costs`.
     """
+
+    backend: str
+    quantization: str
+    bit_exact: bool
+    row_ms: dict[int, float]
+
+
+async def model_facts(model: Path, threads: int | None) -> ModelFacts:
+    """The facts of a model, measured. Raises as `Context.open` and `Branch.generate`."""
     async with Context.open(model, capacity=1024, threads=threads) as ctx:
         info, costs = ctx.model_info, await row_costs(ctx)
-    return {
-        "backend": info.backend,
-        "quantization": info.quantization,
-        "bit_exact": info.bit_exact,
-        "row_ms": {rows: round(1000 * seconds, 4) for rows, seconds in costs.items()},
-    }
+    return ModelFacts(
+        backend=info.backend,
+        quantization=info.quantization,
+        bit_exact=info.bit_exact,
+        row_ms={rows: round(1000 * seconds, 4) for rows, seconds in costs.items()},
+    )

@@ -19,7 +19,7 @@ _SHARE = struct.Struct("=qiiii")  # as StepReport.shares
 
 
 class Share(NamedTuple):
-    """What one branch had in one step."""
+    """What one branch had in one step; tokens that a constraint forces count as `drafted` and `accepted` here."""
 
     branch: int
     kind: int

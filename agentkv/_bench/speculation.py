@@ -97,9 +97,7 @@ async def measure(
     return [BenchResult.of(work, name, samples[name], plain=samples[PLAIN]) for name in names]
 
 
-async def _open(
-    stack: AsyncExitStack, model: Path, strategy: Speculative | None, settings: BenchSettings
-) -> _Opened:
+async def _open(stack: AsyncExitStack, model: Path, strategy: Speculative | None, settings: BenchSettings) -> _Opened:
     opening = Context.open(model, capacity=settings.capacity, threads=settings.threads, speculative=strategy)
     ctx = await stack.enter_async_context(opening)
     async with await ctx.branch([0]) as branch:
@@ -124,7 +122,8 @@ async def _sample(opened: _Opened, number: int, group: Sequence[BenchPrompt], se
         tokens=sum(len(out.tokens) - 1 for out in outs),
         forwards=after.forwards - before.forwards,
         rides=len(shares),
-        drafted=sum(share.drafted for share in shares),
+        drafted=after.drafted - before.drafted,
+        accepted=after.accepted - before.accepted,
         drafts=tuple(share.accepted for share in shares if share.drafted),
         draft_seconds=after.draft_seconds - before.draft_seconds,
         output=tuple(tuple(out.tokens) for out in outs),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,10 +16,11 @@ from rich.table import Table
 
 from .._bench.results import PLAIN, BenchResult
 from .._console.console import escaped, fail, reporting, stderr, stdout
-from .._types.errors import ContextFull
+from .._types.errors import AgentKVError, ContextFull
 
 if TYPE_CHECKING:
     from .._bench.prompts import BenchPrompt
+    from .._bench.row_costs import ModelFacts
     from .._bench.speculation import BenchSettings
     from .._model.drafters import Speculative
 
@@ -107,19 +108,17 @@ def spec(
         strategies = strategies_for(Drafted(model=folder, draft_model=draft_model, adaptive=adaptive))
         asked = _asked(folder, work, prompts, n or max(4, branches))
         run = _Run()
-        try:
-            _measure(run, folder, strategies, asked, settings)
-        except ContextFull as error:
-            fail(f"{error} (--capacity, --branches)")
+        _measure(run, folder, strategies, asked, settings)
     count = sum(map(len, asked.values()))
     how = f"{count} prompts, {branches} at a time, " + (f"temperature {temperature:g}" if temperature else "greedy")
     title = f"{folder.resolve().name}: {how}"
-    if as_json:
-        facts = {"model": str(model), "prompts": count, "branches": branches, "max_tokens": max_tokens}
-        facts |= {"temperature": temperature, "repeat": repeat, "adaptive": adaptive, **run.facts}
-        stdout.print_json(json.dumps({**facts, "results": [result.as_dict() for result in run.results]}))
-    else:
-        _show(run, title, depths=depths)
+    if run.facts is not None and run.results:
+        if as_json:
+            given = {"model": str(model), "prompts": count, "adaptive": adaptive, **asdict(settings)}
+            results = [result.as_dict() for result in run.results]
+            stdout.print_json(json.dumps({**given, **asdict(run.facts), "results": results}))
+        else:
+            _show(run.results, run.facts.row_ms, title, depths=depths)
     if plot is not None and run.results:  # whatever it fails on, what was measured is printed
         with reporting():
             draw(run.results, plot, title)
@@ -127,15 +126,19 @@ def spec(
         stderr.print("stopped")
         raise typer.Exit(130)
     _check_lossless(run)
+    if run.failure:
+        fail(run.failure)
 
 
 @dataclass(slots=True)
 class _Run:
-    """What a run has found so far: facts of the model, and the results of each kind of work that is complete."""
+    """What a run has found so far: facts of the model, and the results of each kind of work that is complete; and what
+    ended it early."""
 
-    facts: dict[str, object] = field(default_factory=dict)
+    facts: ModelFacts | None = None
     results: list[BenchResult] = field(default_factory=list)
     stopped: bool = False
+    failure: str = ""
 
 
 def _asked(folder: Path, work: str | None, prompts: Path | None, n: int) -> Mapping[str, Sequence[BenchPrompt]]:
@@ -158,7 +161,7 @@ def _measure(
     asked: Mapping[str, Sequence[BenchPrompt]],
     settings: BenchSettings,
 ) -> None:
-    """Fills `run`; Ctrl-C ends it early."""
+    """Fills `run`. Ctrl-C ends it early, and so does what fails once there are results."""
     from .._bench.row_costs import model_facts
     from .._bench.speculation import measure
 
@@ -172,6 +175,8 @@ def _measure(
             run.facts = await model_facts(folder, settings.threads)
             for kind, prompts in asked.items():
                 progress.update(task, description=kind)
+                if not stderr.is_terminal:
+                    stderr.print(escaped(f"{kind}: {len(prompts)} prompts"))
                 advance = lambda: progress.advance(task)  # noqa: E731
                 run.results += await measure(folder, strategies, kind, prompts, settings, advance)
 
@@ -179,24 +184,23 @@ def _measure(
             anyio.run(measured)
         except KeyboardInterrupt:
             run.stopped = True
+        except AgentKVError as error:
+            run.failure = f"{error} (--capacity, --branches)" if isinstance(error, ContextFull) else str(error)
 
 
-def _show(run: _Run, title: str, *, depths: bool) -> None:
-    if run.results:
-        stdout.print(_table(run.results, escaped(title)))
-    if depths and run.results:
-        stdout.print(_depth_table(run.results))
-    costs = run.facts.get("row_ms")
-    if isinstance(costs, dict) and costs:
-        one = costs[1]
-        times = ", ".join(f"{rows}: {ms / one:.2f}" for rows, ms in costs.items())
-        stdout.print(f"a forward of one row takes {one:.2f} ms, of more rows so many times that: {times}")
+def _show(results: Sequence[BenchResult], row_ms: Mapping[int, float], title: str, *, depths: bool) -> None:
+    stdout.print(_table(results, escaped(title)))
+    if depths:
+        stdout.print(_depth_table(results))
+    one = row_ms[1]
+    times = ", ".join(f"{rows}: {ms / one:.2f}" for rows, ms in row_ms.items())
+    stdout.print(f"a forward of 1 row takes {one:.2f} ms; by rows, times that: {times}", soft_wrap=True)
 
 
 def _check_lossless(run: _Run) -> None:
     """Says which strategies changed a token; leaves with status 1 where none may."""
     wrong = [result for result in run.results if not result.same_output]
-    exact = run.facts.get("bit_exact")
+    exact = run.facts is not None and run.facts.bit_exact
     for result in wrong:
         why = "NOT LOSSLESS, a fault of agentkv" if exact else "this backend's sums depend on the batch"
         said = f"{result.work}: {result.name} did not say what plain decoding says ({result.difference}): {why}"
@@ -206,16 +210,11 @@ def _check_lossless(run: _Run) -> None:
 
 
 def _table(results: Sequence[BenchResult], title: str) -> Table:
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    table.add_column("work", no_wrap=True)
-    table.add_column("strategy", no_wrap=True)
-    for name in _COLUMNS:
-        table.add_column(name, justify="right", no_wrap=True)
+    table = _empty_table(results, title, _COLUMNS)
     for result in results:
         drafts = result.name != PLAIN
         table.add_row(
-            "" if drafts else escaped(result.work),
-            result.name,
+            *_names(results, result),
             f"{result.tokens_per_forward:.2f}",
             f"{result.forwards_per_token:.2f}",
             f"{100 * result.acceptance:.0f}%" if drafts else "",
@@ -227,11 +226,26 @@ def _table(results: Sequence[BenchResult], title: str) -> Table:
 
 
 def _depth_table(results: Sequence[BenchResult]) -> Table:
-    table = Table(title="drafts that were accepted so deep", title_justify="left", box=SIMPLE_HEAD, show_edge=False)
-    for name in ("work", "strategy", "drafts", *map(str, _DEPTHS)):
-        table.add_column(name, justify="left" if name in ("work", "strategy") else "right", no_wrap=True)
-    for result in results:
-        if result.name != PLAIN:
-            shares = (f"{100 * result.accepted_at(depth):.0f}%" for depth in _DEPTHS)
-            table.add_row(escaped(result.work), result.name, str(result.drafts), *shares)
+    drafting = [result for result in results if result.name != PLAIN]
+    title = "Drafts of which so many tokens or more came true"
+    table = _empty_table(drafting, title, ("drafts", *map(str, _DEPTHS)))
+    for result in drafting:
+        shares = (f"{100 * result.accepted_at(depth):.0f}%" for depth in _DEPTHS)
+        table.add_row(*_names(drafting, result), str(result.drafts), *shares)
     return table
+
+
+def _empty_table(results: Sequence[BenchResult], title: str, columns: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, collapse_padding=True)
+    table.pad_edge = False
+    for name in ("work", "strategy")[-len(_names(results, results[0])) :]:
+        table.add_column(name, no_wrap=True)
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _names(results: Sequence[BenchResult], result: BenchResult) -> tuple[str, ...]:
+    """Cells that name a result: its kind of work, where there are several, and its strategy."""
+    several = len({each.work for each in results}) > 1
+    return (escaped(result.work), result.name) if several else (result.name,)

@@ -23,8 +23,8 @@ def check_matplotlib() -> None:
 
 
 def draw(results: Sequence[BenchResult], path: Path, title: str) -> None:
-    """Writes two rows of bars, one bar per strategy of each kind of work: tokens per forward, and
-    speed beside plain decoding's.
+    """Writes two rows of bars, one bar per strategy of each kind of work: tokens per forward, and speed beside plain
+    decoding's.
 
     Raises InvalidInput for an unknown image suffix, and OSError if the file cannot be written.
     """

@@ -86,7 +86,7 @@ async def measure(
     warm = len(groups) // 8
     for _ in range(settings.repeat):
         async with AsyncExitStack() as stack:
-            opened = {name: await _open(stack, model, everyone[name], settings) for name in names}
+            opened = {name: await _open(stack, model, everyone[name], prompts, settings) for name in names}
             for number, group in enumerate(groups):
                 for turn in range(len(names)):
                     name = names[(number + turn) % len(names)]  # no strategy always runs first
@@ -97,11 +97,20 @@ async def measure(
     return [BenchResult.of(work, name, samples[name], plain=samples[PLAIN]) for name in names]
 
 
-async def _open(stack: AsyncExitStack, model: Path, strategy: Speculative | None, settings: BenchSettings) -> _Opened:
+async def _open(
+    stack: AsyncExitStack,
+    model: Path,
+    strategy: Speculative | None,
+    prompts: Sequence[BenchPrompt],
+    settings: BenchSettings,
+) -> _Opened:
+    """A Context that has run a forward and compiled what the prompts' answers keep to: both are slow the first time."""
     opening = Context.open(model, capacity=settings.capacity, threads=settings.threads, speculative=strategy)
     ctx = await stack.enter_async_context(opening)
-    async with await ctx.branch([0]) as branch:
-        await branch.generate(max_tokens=2)  # the first forwards of a Context are slow
+    outputs = [prompt.output for prompt in prompts if prompt.schema is not None] or [str]
+    for output in outputs:
+        async with await ctx.branch([0]) as branch:
+            await branch.generate(max_tokens=2, output=output)
     return _Opened(ctx, await StepShares.of(ctx))
 
 

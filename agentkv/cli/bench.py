@@ -78,7 +78,7 @@ def spec(
         int | None, typer.Option(min=1, help="Cells of each cache; by default 4,096 per branch, 8,192 at least.")
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, max=1024, help="Threads of the model's forwards.")] = None,
-    depths: Annotated[bool, typer.Option("--depths", help="Also show how deep drafts were accepted.")] = False,
+    depths: Annotated[bool, typer.Option("--depths", help="Also show how deep drafts came true.")] = False,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw the results (needs matplotlib).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
@@ -161,7 +161,7 @@ def _measure(
     asked: Mapping[str, Sequence[BenchPrompt]],
     settings: BenchSettings,
 ) -> None:
-    """Fills `run`. Ctrl-C ends it early, and so does what fails once there are results."""
+    """Fills `run`. Ctrl-C and errors end it early, and are kept in it: what is complete is still printed."""
     from .._bench.row_costs import model_facts
     from .._bench.speculation import measure
 

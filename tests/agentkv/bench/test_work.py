@@ -49,5 +49,6 @@ def test_tool_loops_end_in_a_long_result_of_a_call() -> None:
         *_, call, result = prompt.content
         assert [each["id"] for each in call["tool_calls"]] == [result["tool_call_id"]]
         assert len(result["content"]) > 1000
+        assert sum(message["role"] == "tool" for message in prompt.content) == 2
         names = {tool["function"]["name"] for tool in prompt.tools}
         assert {each["function"]["name"] for each in call["tool_calls"]} <= names

@@ -112,22 +112,14 @@ def spec(
     count = sum(map(len, asked.values()))
     how = f"{count} prompts, {branches} at a time, " + (f"temperature {temperature:g}" if temperature else "greedy")
     title = f"{folder.resolve().name}: {how}"
-    if run.facts is not None and run.results:
-        if as_json:
-            given = {"model": str(model), "prompts": count, "adaptive": adaptive, **asdict(settings)}
-            results = [result.as_dict() for result in run.results]
-            stdout.print_json(json.dumps({**given, **asdict(run.facts), "results": results}))
-        else:
-            _show(run.results, run.facts.row_ms, title, depths=depths)
+    if as_json:
+        _print_json(run, {"model": str(model), "prompts": count, "adaptive": adaptive, **asdict(settings)})
+    else:
+        _print_tables(run, title, depths=depths)
     if plot is not None and run.results:  # whatever it fails on, what was measured is printed
         with reporting():
             draw(run.results, plot, title)
-    if run.stopped:
-        stderr.print("stopped")
-        raise typer.Exit(130)
-    _check_lossless(run)
-    if run.failure:
-        fail(run.failure)
+    _end(run)
 
 
 @dataclass(slots=True)
@@ -188,13 +180,31 @@ def _measure(
             run.failure = f"{error} (--capacity, --branches)" if isinstance(error, ContextFull) else str(error)
 
 
-def _show(results: Sequence[BenchResult], row_ms: Mapping[int, float], title: str, *, depths: bool) -> None:
-    stdout.print(_table(results, escaped(title)))
+def _print_json(run: _Run, given: Mapping[str, object]) -> None:
+    if run.facts is not None and run.results:
+        results = [result.as_dict() for result in run.results]
+        stdout.print_json(json.dumps({**given, **asdict(run.facts), "results": results}))
+
+
+def _print_tables(run: _Run, title: str, *, depths: bool) -> None:
+    if run.facts is None or not run.results:
+        return
+    stdout.print(_table(run.results, escaped(title)))
     if depths:
-        stdout.print(_depth_table(results))
-    one = row_ms[1]
-    times = ", ".join(f"{rows}: {ms / one:.2f}" for rows, ms in row_ms.items())
+        stdout.print(_depth_table(run.results))
+    one = run.facts.row_ms[1]
+    times = ", ".join(f"{rows}: {ms / one:.2f}" for rows, ms in run.facts.row_ms.items())
     stdout.print(f"a forward of 1 row takes {one:.2f} ms; by rows, times that: {times}", soft_wrap=True)
+
+
+def _end(run: _Run) -> None:
+    """Leaves with the status of what ended the run early, and of a token that differs where none may."""
+    if run.stopped:
+        stderr.print("stopped")
+        raise typer.Exit(130)
+    _check_lossless(run)
+    if run.failure:
+        fail(run.failure)
 
 
 def _check_lossless(run: _Run) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -13,6 +15,7 @@ from typer.testing import CliRunner, Result
 import agentkv as kv
 from agentkv._bench.results import BenchResult
 from agentkv._bench.row_costs import ROWS, ModelFacts
+from agentkv._bench.speculation import measure as speculation_measure
 from agentkv._bench.work import KINDS, read_work
 from agentkv.cli import app
 from agentkv.cli.bench import _check_lossless, _Run
@@ -170,6 +173,19 @@ def test_what_was_measured_is_shown_where_the_rest_does_not_fit(folder: Path) ->
     assert done.exit_code == 1
     assert "PromptLookup" in done.stdout
     assert "--capacity" in done.output
+
+
+def test_an_interrupt_leaves_the_kinds_of_work_that_are_complete(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def measure(model: Path, strategies: Any, work: str, *rest: Any) -> list[BenchResult]:
+        if work == "extract":
+            signal.raise_signal(signal.SIGINT)
+        return await speculation_measure(model, strategies, work, *rest)
+
+    monkeypatch.setattr("agentkv._bench.speculation.measure", measure)
+    done = run(folder, "--work", "prose,extract", "--n", 1, "--json", *FEW)
+    assert done.exit_code == 130
+    assert "stopped" in done.stderr
+    assert [result["work"] for result in json.loads(done.stdout)["results"]] == ["prose", "prose"]
 
 
 @pytest.mark.parametrize(("exact", "status"), [(True, 1), (False, None)])

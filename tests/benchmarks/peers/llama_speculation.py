@@ -107,7 +107,7 @@ async def bodies(model: Path, prompts: Sequence[BenchPrompt], temperature: float
     return made
 
 
-def print_row(table: Table, kind: str, name: str, answers: list[list[Answer]], plain: list[list[Answer]]) -> None:
+def add_row(table: Table, name: str, answers: list[list[Answer]], plain: list[list[Answer]]) -> None:
     """A line of the table. answers: [round][group]."""
     every = [answer for each in answers for answer in each]
     seconds, usual = (
@@ -117,7 +117,6 @@ def print_row(table: Table, kind: str, name: str, answers: list[list[Answer]], p
     drafted, accepted = sum(each.drafted for each in every), sum(each.accepted for each in every)
     same = [mine.output == other.output for mine, other in zip(answers[0], plain[0], strict=True)]
     table.add_row(
-        kind,
         name,
         f"{1000 * seconds / sum(each.tokens for each in answers[0]):.2f}",
         f"{accepted} of {drafted}" if drafted else "",
@@ -143,7 +142,6 @@ def main(
     if draft_model is not None:
         options["draft-simple"] = ["--spec-type", "draft-simple", "--spec-draft-model", draft_model]
     title = f"llama.cpp, {model.name}, {branches} at a time, median of {rounds}"
-    table = Table("work", "drafts", "ms/token", "accepted", "times plain", "groups with plain's output", title=title)
     with ExitStack() as open_servers:
         servers = {name: open_servers.enter_context(serving([*usual, *added])) for name, added in options.items()}
         for kind, prompts in read_work(work.split(","), max(n, branches)).items():
@@ -157,9 +155,10 @@ def main(
                         runs[name].append(each.answer(group))
                 for name, made in runs.items():
                     answers[name].append(made)
+            table = Table(kind, "ms/token", "accepted", "times plain", "groups with plain's output", title=title)
             for name, rows in answers.items():
-                print_row(table, kind, name, rows, answers[PLAIN])
-    console.print(table)
+                add_row(table, name, rows, answers[PLAIN])
+            console.print(table)
 
 
 if __name__ == "__main__":

@@ -95,13 +95,13 @@ def serving(command: Sequence[str | Path]) -> Iterator[Server]:
         process.wait()
 
 
-async def bodies(model: Path, prompts: Sequence[BenchPrompt], temperature: float) -> list[dict[str, Any]]:
+async def bodies(model: Path, prompts: Sequence[BenchPrompt], most: int, temperature: float) -> list[dict[str, Any]]:
     """Requests with the tokens that agentkv makes of the prompts."""
     made = []
     async with kv.Context.open(model, capacity=CELLS) as ctx:
         for prompt in prompts:
             async with await prompt.branch(ctx) as branch:
-                body = {"prompt": branch.tokens, "n_predict": prompt.max_tokens or DEFAULT_TOKENS}
+                body = {"prompt": branch.tokens, "n_predict": min(most, prompt.max_tokens or DEFAULT_TOKENS)}
             schema = {} if prompt.schema is None else {"json_schema": prompt.schema}
             made.append({**body, **schema, "temperature": temperature, "return_tokens": True, "cache_prompt": True})
     return made
@@ -132,6 +132,7 @@ def main(
     n: int = 4,
     branches: int = 1,
     rounds: int = 2,
+    max_tokens: int = 768,
     temperature: float = 0.0,
     threads: int = os.cpu_count() or 1,
     draft_model: Annotated[Path | None, typer.Option(help="A GGUF file with the same vocabulary.")] = None,
@@ -145,7 +146,7 @@ def main(
     with ExitStack() as open_servers:
         servers = {name: open_servers.enter_context(serving([*usual, *added])) for name, added in options.items()}
         for kind, prompts in read_work(work.split(","), max(n, branches)).items():
-            asked = anyio.run(bodies, model, prompts, temperature)
+            asked = anyio.run(bodies, model, prompts, max_tokens, temperature)
             groups = [asked[at : at + branches] for at in range(0, len(asked), branches)]
             answers: dict[str, list[list[Answer]]] = defaultdict(list)
             for _ in range(rounds):

@@ -145,15 +145,17 @@ def main(
     title = f"llama.cpp, {model.name}, {branches} at a time, median of {rounds}"
     with ExitStack() as open_servers:
         servers = {name: open_servers.enter_context(serving([*usual, *added])) for name, added in options.items()}
+        names = list(servers)
         for kind, prompts in read_work(work.split(","), max(n, branches)).items():
             asked = anyio.run(bodies, model, prompts, max_tokens, temperature)
             groups = [asked[at : at + branches] for at in range(0, len(asked), branches)]
             answers: dict[str, list[list[Answer]]] = defaultdict(list)
-            for _ in range(rounds):
+            for turn in range(rounds):
                 runs: dict[str, list[Answer]] = {name: [] for name in servers}
-                for group in groups:
-                    for name, each in servers.items():
-                        runs[name].append(each.answer(group))
+                for number, group in enumerate(groups):
+                    first = (turn + number) % len(names)  # none always comes first
+                    for name in names[first:] + names[:first]:
+                        runs[name].append(servers[name].answer(group))
                 for name, made in runs.items():
                     answers[name].append(made)
             table = Table(kind, "ms/token", "accepted", "times plain", "groups with plain's output", title=title)

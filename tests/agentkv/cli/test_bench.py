@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner, Result
 
 import agentkv as kv
-from agentkv._bench.prompts import BenchPrompt, default_prompts, read_prompts
-from agentkv._bench.results import BenchResult as Measured
-from agentkv._bench.results import Sample
+from agentkv._bench.results import BenchResult
+from agentkv._bench.row_costs import ROWS, ModelFacts
+from agentkv._bench.speculation import measure as speculation_measure
+from agentkv._bench.work import KINDS, read_work
 from agentkv.cli import app
+from agentkv.cli.bench import _check_lossless, _Run
+from tests.agentkv.bench.test_results import sample
 
 FEW = ["--repeat", "1", "--max-tokens", "24", "--threads", "1", "--capacity", "1024"]
 
@@ -70,6 +76,12 @@ def test_json(folder: Path, prompts: Path, options: list[str]) -> None:
     assert plain["drafted"] == 0 < model["accepted"] <= model["drafted"]
     assert model["tokens_per_forward"] > 1
     assert lookup["drafted"] >= lookup["accepted"]
+    assert sum(model["accepted_by_depth"]) == model["accepted"]  # of each depth, without a schema
+    assert model["accepted_by_depth"] == sorted(model["accepted_by_depth"], reverse=True)
+    assert 0 < model["accepted_by_depth"][0] <= model["drafts"]
+    assert report["bit_exact"] is True
+    assert [int(rows) for rows in report["row_ms"]] == list(ROWS)
+    assert all(ms > 0 for ms in report["row_ms"].values())
 
 
 def test_plot(folder: Path, prompts: Path, tmp_path: Path) -> None:
@@ -125,57 +137,70 @@ def test_what_cannot_be_measured(folder: Path, prompts: Path, tmp_path: Path) ->
         ([tmp_path / "nowhere"], "no such folder"),
         ([folder, "--prompts", prompts, "--draft-model", kv.models.nano()], "tokenizers"),
         ([folder, "--prompts", prompts, "--capacity", "8"], "--capacity"),
+        ([folder, "--work", "edit,cook"], "'cook' is no kind of work; there are edit, extract, tools, prose"),
+        ([folder, "--work", "edit", "--prompts", prompts], "pass one of them"),
+        (["no-such-model"], "no short name"),
     ):
         done = run(*arguments)
         assert done.exit_code == 1
         assert "error:" in done.output
-        assert says in done.output.replace("\n", " ")
+        assert says in " ".join(done.output.split())
         assert "Traceback" not in done.output
     assert run(folder, "--branches", "0").exit_code == 2
 
 
-def test_prompts_of_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "prompts.jsonl"
-    messages = [{"role": "user", "content": "Hi"}]
-    lines = ["text", messages, {"messages": messages, "tools": [{"name": "x"}]}]
-    path.write_text("\n".join(map(json.dumps, lines)))
-    assert read_prompts(path) == [BenchPrompt("text"), BenchPrompt(messages), BenchPrompt(messages, [{"name": "x"}])]
+def test_kinds_of_work_by_name(folder: Path) -> None:
+    done = run(folder, "--work", "prose,extract", "--n", 2, "--depths", *FEW)
+    assert done.exit_code == 0, done.output
+    rows = [line.split() for line in done.stdout.splitlines()]
+    kinds = [row[0] for row in rows if len(row) > 1 and row[1] == "PromptLookup"]
+    assert kinds == ["prose", "extract"] * 2  # both tables
+    assert "4 prompts, 1 at a time, greedy" in " ".join(done.output.split())
+    assert "a forward of 1 row takes" in done.stdout
 
 
-def test_prompts_that_come_with_the_package(folder: Path) -> None:
-    generic, nano = default_prompts(folder), default_prompts(kv.models.nano())
-    assert len(generic) >= 10
-    assert len(nano) == 64
-    assert all(prompt.tools is not None for prompt in nano)
+def test_all_kinds_of_work_over_a_name_that_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentkv.cli.bench._asked", lambda *_: read_work(list(KINDS), 1))  # not nano's own prompts
+    done = run("nano", "--json", *FEW, "--capacity", 4096)
+    assert done.exit_code == 0, done.output
+    results = json.loads(done.stdout)["results"]
+    assert [result["work"] for result in results] == [kind for kind in KINDS for _ in range(3)]
+    assert all(result["same_output"] for result in results)
 
 
-def test_the_prompts_of_nano_are_what_the_script_writes(tmp_path: Path) -> None:
-    from examples.nano.prompts import main
+def test_what_was_measured_is_shown_where_the_rest_does_not_fit(folder: Path) -> None:
+    done = run(folder, "--work", "prose,edit", "--n", 1, *FEW)  # 1,024 cells
+    assert done.exit_code == 1
+    assert "PromptLookup" in done.stdout
+    assert "--capacity" in done.output
 
-    main(tmp_path / "prompts.jsonl", 64, 1)
-    assert (tmp_path / "prompts.jsonl").read_bytes() == (kv.models.nano() / "prompts.jsonl").read_bytes()
+
+def test_an_interrupt_leaves_the_kinds_of_work_that_are_complete(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def measure(model: Path, strategies: Any, work: str, *rest: Any) -> list[BenchResult]:
+        if work == "extract":
+            signal.raise_signal(signal.SIGINT)
+        return await speculation_measure(model, strategies, work, *rest)
+
+    monkeypatch.setattr("agentkv._bench.speculation.measure", measure)
+    done = run(folder, "--work", "prose,extract", "--n", 1, "--json", *FEW)
+    assert done.exit_code == 130
+    assert "stopped" in done.stderr
+    assert [result["work"] for result in json.loads(done.stdout)["results"]] == ["prose", "prose"]
 
 
-def test_times_are_medians_of_each_group() -> None:
-    def sample(group: int, seconds: float, tokens: int, output: int = 7) -> Sample:
-        return Sample(
-            group=group,
-            seconds=seconds,
-            tokens=tokens,
-            forwards=tokens // 2,
-            rides=tokens // 2,
-            drafted=tokens,
-            accepted=tokens // 2,
-            draft_seconds=seconds / 10,
-            output=((output,),),
-        )
-
-    plain = [sample(0, s, 10) for s in (0.4, 9.0, 0.2)] + [sample(1, 0.6, 30) for _ in range(3)]
-    fast = [sample(0, s, 10) for s in (0.1, 0.2, 5.0)] + [sample(1, 0.3, 30) for _ in range(3)]
-    result = Measured.of("fast", fast, plain)
-    assert result.tokens == 40
-    assert result.ms_per_token == pytest.approx(1000 * 0.5 / 40)
-    assert result.speedup == pytest.approx(2)
-    assert (result.tokens_per_forward, result.forwards_per_token, result.acceptance) == (2, 0.5, 0.5)
-    assert result.same_output
-    assert not Measured.of("wrong", [*fast[:-1], sample(1, 0.3, 30, output=8)], plain).same_output
+@pytest.mark.parametrize(("exact", "status"), [(True, 1), (False, None)])
+def test_a_token_that_is_not_plain_decodings_is_said(
+    exact: bool, status: int | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain, other = [sample(0, 1.0, 10)], [sample(0, 0.5, 10, output=8)]
+    facts = ModelFacts(backend="cpu", quantization="none", bit_exact=exact, row_ms={1: 1.0})
+    results = [BenchResult.of("edit", name, each, plain) for name, each in (("plain", plain), ("Wrong", other))]
+    found = None
+    try:
+        _check_lossless(_Run(facts, results))
+    except typer.Exit as left:
+        found = left.exit_code
+    assert found == status
+    said = " ".join(capsys.readouterr().err.split())
+    assert "edit: Wrong did not say what plain decoding says (group 1, prompt 1, token 1: 8, not 7)" in said
+    assert ("NOT LOSSLESS" in said) == exact

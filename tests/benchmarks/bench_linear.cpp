@@ -203,14 +203,14 @@ int main(int argc, char** argv) {
   for (const auto& each : models) {
     const Model& model = *each;
     const auto add = [&](int rows, const ParallelFor& threads, const std::string& on) {
-      const bool many = rows > 16;
+      const bool many = rows > 32;
       all.push_back({model.name + ", " + std::to_string(rows) + " rows, " + on, model.layers.size(),
                      [&, rows](std::size_t i) { model.layers[i]->run(x.data(), rows, y.data(), threads); },
                      many ? 2e-9 * model.products * rows : static_cast<double>(model.bytes) * 1e-9,
                      many ? "GOP/s" : "GB/s"});
     };
-    for (const int rows : {1, 2, 3, 4, 8, 16}) add(rows, one, "1 thread");
-    for (const int rows : {1, 4, 8}) add(rows, two, "2 threads");
+    for (const int rows : {1, 2, 4, 8, 16, 32}) add(rows, one, "1 thread");
+    for (const int rows : {1, 4, 8, 16, 32}) add(rows, two, "2 threads");
     add(kManyRows, one, "1 thread");
     add(kManyRows, two, "2 threads");
   }

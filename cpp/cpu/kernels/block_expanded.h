@@ -8,8 +8,8 @@
 namespace agentkv::cpu {
 namespace {
 
-// Fewer rows are streamed.
-constexpr int kExpandedRows = 2 * kStreamRows;
+// Fewer rows are streamed: until then, making bytes of a piece costs more than meeting it as it is, again and again.
+constexpr int kExpandedRows = 8 * kStreamRows;
 constexpr int kVecsTogether = 2;
 
 template <class F>

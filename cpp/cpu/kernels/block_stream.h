@@ -74,11 +74,12 @@ void stream_block_rows(const BlockLinearArgs& a, const std::byte* at, int row, i
     for (int v = 0; v < kVecs; ++v) {
       const int n0 = v * kWidth;
       const std::byte* chunk = at + Layout::chunk_at(0, n0) + Layout::lane(0, n0);
+      const std::int8_t* codes = read_anew(x);
       IVec total[N];
       if constexpr (Layout::kHasGroups) {
-        block_products<F, N>(at + Layout::kScalesAt + n0, chunk, x, sums, total);
+        block_products<F, N>(at + Layout::kScalesAt + n0, chunk, codes, sums, total);
       } else {
-        group_of_chunk<F, 0, N>(chunk, x, sums, total);
+        group_of_chunk<F, 0, N>(chunk, codes, sums, total);
       }
       const Vec scale = block_scales<F>(at + 2 * n0);
 #pragma GCC unroll 8

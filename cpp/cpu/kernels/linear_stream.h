@@ -68,8 +68,8 @@ void stream_group_rows(const LinearArgs& a, const std::byte* panel, int row, int
       const int half = v * kWidth / 16, lane = v * kWidth % 16;
       const std::byte* weights = at + 2 * kPanel + half * (kGroup * 8) + lane * 4;
       IVec products[N];
-      group_products<kGroup, N>(weights, x + g * kGroup, a.x.stride, sums + g * (kGroup / kSums), a.x.sum_stride,
-                                products);
+      group_products<kGroup, N>(weights, read_anew(x + g * kGroup), a.x.stride, sums + g * (kGroup / kSums),
+                                a.x.sum_stride, products);
       const Vec scales = load_scales(at + 2 * v * kWidth);
 #pragma GCC unroll 8
       for (int r = 0; r < N; ++r) sum[v][r] = fma(__builtin_convertvector(products[r], Vec), scales, sum[v][r]);

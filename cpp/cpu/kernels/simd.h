@@ -38,6 +38,13 @@ AGENTKV_INLINE V load_as(const void* p) {
   return v;
 }
 AGENTKV_INLINE Vec load(const float* p) { return load_as<Vec>(p); }
+// The same address, which the compiler takes for another one: what is read there for one vector of outputs is otherwise
+// kept for the next one, on the stack, since there are not so many registers.
+template <class T>
+AGENTKV_INLINE const T* read_anew(const T* at) {
+  __asm__ volatile("" : "+r"(at));
+  return at;
+}
 template <class V>
 AGENTKV_INLINE void store(void* p, V v) {
   __builtin_memcpy(p, &v, sizeof(V));

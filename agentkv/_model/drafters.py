@@ -43,8 +43,8 @@ def checked_strategy(speculative: object) -> Speculative | None:
             )
         return cast("Strategy", speculative)
     raise InvalidInput(
-        f"speculative is a {type(speculative).__name__}, but it must be None, kv.spec.PromptLookup, "
-        "kv.spec.DraftModel, kv.spec.Eagle, or an object with `propose` (see kv.spec.Strategy)"
+        f"speculative is a {type(speculative).__name__}, but it must be None, kv.spec.Suffix, "
+        "kv.spec.PromptLookup, kv.spec.DraftModel, kv.spec.Eagle, or an object with `propose` (see kv.spec.Strategy)"
     )
 
 
@@ -79,6 +79,9 @@ class Speculation:
 
     def close(self) -> None:
         """Frees all drafters, on the thread that made them."""
+        for strategy, drafter in self._drafters.items():
+            if isinstance(strategy, BuiltIn):
+                strategy._close(drafter, self._target)
         self._drafters.clear()
 
     def _open(self, strategy: Speculative) -> Drafter:

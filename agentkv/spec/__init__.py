@@ -10,5 +10,6 @@ from .draft_model import DraftModel
 from .eagle import Eagle
 from .prompt_lookup import PromptLookup
 from .strategy import Draft, Strategy
+from .suffix import Suffix
 
-__all__ = ["Draft", "DraftModel", "Eagle", "PromptLookup", "Strategy"]
+__all__ = ["Draft", "DraftModel", "Eagle", "PromptLookup", "Strategy", "Suffix"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ class DraftTarget:
     path: Path
     folder: ModelFolder | None  # None where torch runs a Hugging Face folder
     vocab_size: int
+    fingerprint: Callable[[], str]  # of the program
     capacity: int
     kv_dtype: str
 
@@ -45,6 +47,9 @@ class BuiltIn(ABC):
     @abstractmethod
     def _open(self, target: DraftTarget) -> Drafter:
         """Makes the drafter, on the step loop's thread."""
+
+    def _close(self, drafter: Drafter, target: DraftTarget) -> None:  # noqa: B027 - most have nothing to keep
+        """Keeps what a drafter of `_open` leaves to later Contexts, on the same thread, before it is freed."""
 
 
 def check_adaptive(adaptive: object) -> None:

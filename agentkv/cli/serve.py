@@ -62,7 +62,7 @@ def serve(
     speculative: Annotated[
         Speculation,
         typer.Option(
-            help="What drafts: earlier text, by the longest match or by a few words, the folder's draft head, or --draft."
+            help="What drafts: the longest earlier text, a few earlier words, the folder's draft head, or --draft."
         ),
     ] = "none",
     draft: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Folder of a smaller model that drafts.")] = None,

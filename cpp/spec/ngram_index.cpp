@@ -50,9 +50,10 @@ bool NgramIndex::follows(const Line& line, Token token) const {
 }
 
 NgramIndex::Document& NgramIndex::writable(Line& line) {
-  if (alive(line.document)) {
+  if (alive(line.document) && at(line.document).end() == line.length) {
     Document& document = at(line.document);
-    if (document.end() == line.length && document.end() - document.own < kDocumentTokens) return document;
+    if (document.end() - document.own < kDocumentTokens) return document;
+    shrink(document);
   }
   DocumentId source = line.document;
   while (alive(source) && line.length <= at(source).own && alive(at(source).parent)) source = at(source).parent;
@@ -153,6 +154,13 @@ bool NgramIndex::ends_at(const Line& line, DocumentId document) const {
 std::int64_t NgramIndex::bytes_of(const Document& document) {
   return static_cast<std::int64_t>(sizeof(Document) + document.tokens.capacity() * sizeof(Token) +
                                    document.previous.capacity() * sizeof(Place));
+}
+
+void NgramIndex::shrink(Document& document) {
+  bytes_ -= bytes_of(document);
+  document.tokens.shrink_to_fit();
+  document.previous.shrink_to_fit();
+  bytes_ += bytes_of(document);
 }
 
 std::size_t NgramIndex::memory_bytes() const {

@@ -92,6 +92,7 @@ class NgramIndex {
               std::vector<Match>& matches);
   bool follows(const Line& line, Token token) const;
   static std::int64_t bytes_of(const Document& document);
+  void shrink(Document& document);  // it is full
   Document& writable(Line& line);
   void index_last(DocumentId id);
   void forget_oldest();

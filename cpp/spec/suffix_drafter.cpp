@@ -106,7 +106,7 @@ void SuffixDrafter::expand(std::int32_t at) {
     longest = std::max(longest, occurrence.length + depth);
   }
   steps_ += end - begin;
-  whole += longest;  // weight(longest) / longest
+  whole += 2 * longest;
   // Groups in the order of their newest occurrence, which stands first: of equally likely nodes, the first wins.
   for (std::uint32_t first = begin; first < end;) {
     const auto group = occurrences_.begin() + first;

@@ -26,7 +26,7 @@ class SuffixDrafter final : public TextDrafter {
   // The draft is the tree of what followed those occurrences, its likeliest nodes first. An occurrence weighs the
   // square of the tokens that agree, the guessed ones on the path among them. A node's confidence is its part of the
   // weight of all that reach its parent, who leave some to what never followed: of a lone occurrence with l tokens that
-  // agree, l / (l + 1).
+  // agree, l / (l + 2).
   void propose(std::span<DraftRequest> requests) override;
 
   // Text of earlier processes, older than that of all branches. Call it before any branch is told of.

@@ -106,16 +106,18 @@ void SuffixDrafter::expand(std::int32_t at) {
     longest = std::max(longest, occurrence.length + depth);
   }
   steps_ += end - begin;
-  whole += 2 * longest;
   // Groups in the order of their newest occurrence, which stands first: of equally likely nodes, the first wins.
+  groups_.clear();
   for (std::uint32_t first = begin; first < end;) {
     const auto group = occurrences_.begin() + first;
     const auto rest = std::stable_partition(group, occurrences_.begin() + end,
                                             [next = group->next](const Occurrence& o) { return o.next == next; });
     const auto last = static_cast<std::uint32_t>(rest - occurrences_.begin());
-    if (group->next >= 0) add_child(at, first, last, whole);
+    if (group->next >= 0) groups_.push_back({first, last});
     first = last;
   }
+  whole += static_cast<double>(longest) * static_cast<double>(groups_.size());
+  for (const auto& [first, last] : groups_) add_child(at, first, last, whole);
 }
 
 void SuffixDrafter::add_child(std::int32_t parent, std::uint32_t begin, std::uint32_t end, double whole) {

@@ -25,8 +25,8 @@ class SuffixDrafter final : public TextDrafter {
 
   // The draft is the tree of what followed those occurrences, its likeliest nodes first. An occurrence weighs the
   // square of the tokens that agree, the guessed ones on the path among them. A node's confidence is its part of the
-  // weight of all that reach its parent, who leave some to what never followed: of a lone occurrence with l tokens that
-  // agree, l / (l + 2).
+  // weight of all that reach its parent, who also leave weight to what never followed: the longest agreement, for each
+  // way in which they go on. So a lone occurrence with l tokens that agree has l / (l + 1).
   void propose(std::span<DraftRequest> requests) override;
 
   // Text of earlier processes, older than that of all branches. Call it before any branch is told of.
@@ -70,7 +70,8 @@ class SuffixDrafter final : public TextDrafter {
   std::vector<Occurrence> occurrences_;
   std::vector<Node> nodes_;
   std::vector<std::int32_t> open_;  // a heap of nodes that are not in the draft, the likeliest first
-  std::vector<Token> path_;         // from the root to the node that is expanded
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> groups_;  // of occurrences_: those that go on alike
+  std::vector<Token> path_;                                      // from the root to the node that is expanded
 };
 
 }  // namespace agentkv

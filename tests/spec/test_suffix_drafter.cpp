@@ -65,7 +65,7 @@ struct Scan {
       whole += length * length;
       longest = std::max(longest, length);
     }
-    for (auto& [token, part] : parts) part /= whole + 2 * longest;
+    for (auto& [token, part] : parts) part /= whole + longest * static_cast<double>(parts.size());
     return parts;
   }
 
@@ -86,7 +86,7 @@ void a_lone_occurrence_is_followed() {
   const Draft draft = propose(drafter, 7, {1, 2, 3, 4, 5, 6, 9, 1, 2, 3}, 3);
   CHECK(draft.tokens == (Tokens{4, 5, 6}));
   CHECK(draft.parents == (std::vector<std::int32_t>{-1, 0, 1}));
-  for (int i = 0; i < 3; ++i) CHECK(std::abs(draft.confidence[i] - (3.0 + i) / (5.0 + i)) < 1e-6);
+  for (int i = 0; i < 3; ++i) CHECK(std::abs(draft.confidence[i] - (3.0 + i) / (4.0 + i)) < 1e-6);
   CHECK(propose(drafter, 7, {1, 2, 3, 4, 5, 6, 9, 1, 2, 8}).empty());
   CHECK(propose(drafter, 7, {}).empty());
   CHECK(propose(drafter, 8, {3}, 2).tokens == (Tokens{4, 5}));
@@ -104,8 +104,8 @@ void what_followed_oftener_comes_first() {
   const Draft draft = propose(drafter, 1, {1, 2}, 3, 1);
   CHECK(draft.tokens == (Tokens{10, 30, 20}));  // of equals the newest
   CHECK(draft.parents == (std::vector<std::int32_t>{-1, -1, -1}));
-  CHECK(std::abs(draft.confidence[0] - 8.0 / 20) < 1e-6);  // two of four occurrences of two tokens, weighing 4 each
-  CHECK(std::abs(draft.confidence[1] - 4.0 / 20) < 1e-6);
+  CHECK(std::abs(draft.confidence[0] - 8.0 / 22) < 1e-6);  // two of four occurrences of two tokens, weighing 4 each
+  CHECK(std::abs(draft.confidence[1] - 4.0 / 22) < 1e-6);
 }
 
 void longer_contexts_weigh_more() {

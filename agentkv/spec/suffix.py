@@ -33,7 +33,7 @@ class Suffix(BuiltIn):
 
     Attributes:
         max_nodes: maximum nodes of a draft, 1 to 64.
-        max_tokens: maximum tokens of text in memory, at least 4096, at up to 250 bytes each (`ctx.stats.draft_bytes`);
+        max_tokens: maximum tokens of text in memory, at least 4096, at some 200 bytes each (`ctx.stats.draft_bytes`);
             the oldest are forgotten.
         corpus: folder of texts from earlier processes, made where there is none; None for none. Processes may share it.
         corpus_bytes: maximum bytes of a model's text there, 4 a token, at least 4096; the oldest are dropped.

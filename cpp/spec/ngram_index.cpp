@@ -77,28 +77,19 @@ void NgramIndex::index_last(DocumentId id) {
   Keys keys;
   const std::size_t n = this->keys(document.tokens, keys);
   for (std::size_t i = 0; i < n; ++i) {
-    const auto [entry, added] = newest_.try_emplace(keys[i], place);
-    if (!added) document.previous[place.offset * lengths_.size() + i] = std::exchange(entry->second, place);
-    if (!added || i + 1 < lengths_.size()) continue;
+    const Place before = newest_.exchange(keys[i], place, [this](Place old) { return alive(old.document); });
+    const bool known = alive(before.document);
+    if (known) document.previous[place.offset * lengths_.size() + i] = before;
+    if (known || i + 1 < lengths_.size()) continue;
     document.new_begin = std::min(document.new_begin, place.offset);
     document.new_last = place.offset;
   }
   steps_ += static_cast<std::int64_t>(n);
 }
 
+// Places in it are found no more: whoever meets one sees that it is not alive.
 void NgramIndex::forget_oldest() {
-  const std::span<const Token> tokens = documents_.front().tokens;
-  Keys keys;
-  for (std::size_t length = 1; length <= tokens.size(); ++length) {
-    const std::size_t n = this->keys(tokens.first(length), keys);
-    const Place place{oldest_, static_cast<std::uint32_t>(length - 1)};
-    for (std::size_t i = 0; i < n; ++i) {
-      const auto entry = newest_.find(keys[i]);
-      if (entry != newest_.end() && entry->second == place) newest_.erase(entry);
-    }
-    steps_ += static_cast<std::int64_t>(n);
-  }
-  held_ -= static_cast<std::int64_t>(tokens.size());
+  held_ -= static_cast<std::int64_t>(documents_.front().tokens.size());
   bytes_ -= bytes_of(documents_.front());
   documents_.pop_front();
   ++oldest_;
@@ -123,9 +114,8 @@ void NgramIndex::find(std::span<const Token> query, std::int32_t max_chain, std:
   matches.clear();
   Keys keys;
   for (std::size_t i = this->keys(query, keys); i > 0 && matches.empty(); --i) {
-    const auto entry = newest_.find(keys[i - 1]);
     ++steps_;
-    if (entry != newest_.end()) follow(entry->second, i - 1, query, max_chain, matches);
+    follow(newest_.find(keys[i - 1]), i - 1, query, max_chain, matches);
   }
 }
 
@@ -163,11 +153,7 @@ void NgramIndex::shrink(Document& document) {
   bytes_ += bytes_of(document);
 }
 
-std::size_t NgramIndex::memory_bytes() const {
-  // A node of the table: an entry, the next one's address and what the allocator adds.
-  constexpr std::size_t kNode = sizeof(decltype(newest_)::value_type) + 2 * sizeof(void*);
-  return static_cast<std::size_t>(bytes_) + newest_.size() * kNode + newest_.bucket_count() * sizeof(void*);
-}
+std::size_t NgramIndex::memory_bytes() const { return static_cast<std::size_t>(bytes_) + newest_.memory_bytes(); }
 
 std::vector<std::vector<Token>> NgramIndex::new_text(DocumentId from) const {
   std::vector<std::vector<Token>> texts;

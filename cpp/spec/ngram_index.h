@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <deque>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "engine/types.h"
+#include "spec/gram_table.h"
 
 namespace agentkv {
 
@@ -102,7 +102,7 @@ class NgramIndex {
   const std::int64_t max_tokens_;
   std::deque<Document> documents_;
   DocumentId oldest_ = 0;
-  std::unordered_map<std::uint64_t, Place> newest_;
+  GramTable<Place> newest_;
   std::int64_t held_ = 0;
   std::int64_t bytes_ = 0;  // of documents
   std::int64_t indexed_ = 0;

@@ -42,10 +42,8 @@ class Corpus:
         with TensorFile(self.path) as file:
             if any(file.metadata.get(key) != value for key, value in self._metadata.items()):
                 raise file.damaged("it is no corpus of this model")
-            if [(spec.name, spec.dtype, len(spec.shape)) for spec in file.tensors.values()] != [
-                (_TOKENS, "I32", 1),
-                (_LENGTHS, "I32", 1),
-            ]:
+            parts = {(spec.name, spec.dtype, len(spec.shape)) for spec in file.tensors.values()}
+            if parts != {(_TOKENS, "I32", 1), (_LENGTHS, "I32", 1)}:
                 raise file.damaged("it has other tensors than a corpus")
             tokens, lengths = (file.whole(name).view(np.int32).copy() for name in (_TOKENS, _LENGTHS))
             inside = tokens.size == 0 or (tokens.min() >= 0 and tokens.max() < self._vocab_size)

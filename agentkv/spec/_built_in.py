@@ -36,7 +36,7 @@ class DraftTarget:
         if self.folder is None:
             raise ModelError(
                 f"{type(strategy).__name__} drafts for exported models, and torch runs {self.path} as it is; export it "
-                "with `agentkv export`, or draft with PromptLookup"
+                "with `agentkv export`, or draft with Suffix"
             )
         return self.folder
 

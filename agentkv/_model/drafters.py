@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from .._types.checks import truth_of
 from .._types.errors import AgentKVError, InvalidInput, opening_error
 from ..spec import Strategy
-from ..spec._built_in import BuiltIn, DraftTarget
+from ..spec._built_in import BuiltIn, DraftTarget, close_drafter
 from ..spec._checked import checked
 
 if TYPE_CHECKING:
@@ -80,8 +80,7 @@ class Speculation:
     def close(self) -> None:
         """Frees all drafters, on the thread that made them."""
         for strategy, drafter in self._drafters.items():
-            if isinstance(strategy, BuiltIn):
-                strategy._close(drafter, self._target)
+            close_drafter(drafter, strategy, self._target)
         self._drafters.clear()
 
     def _open(self, strategy: Speculative) -> Drafter:

@@ -52,6 +52,12 @@ class BuiltIn(ABC):
         """Keeps what a drafter of `_open` leaves to later Contexts, on the same thread, before it is freed."""
 
 
+def close_drafter(drafter: Drafter, strategy: object, target: DraftTarget) -> None:
+    """Keeps what a drafter leaves to later Contexts, before it is freed."""
+    if isinstance(strategy, BuiltIn):
+        strategy._close(drafter, target)
+
+
 def check_adaptive(adaptive: object) -> None:
     """Raises InvalidInput unless `adaptive` is a bool."""
     if not isinstance(adaptive, bool):

@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include "arrays.h"
-#include "tokens.h"
+#include "bindings/arrays.h"
+#include "bindings/tokens.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

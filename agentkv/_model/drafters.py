@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from .._types.checks import truth_of
 from .._types.errors import AgentKVError, InvalidInput, opening_error
 from ..spec import Strategy
-from ..spec._built_in import BuiltIn, DraftTarget
+from ..spec._built_in import BuiltIn, DraftTarget, close_drafter
 from ..spec._checked import checked
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ def checked_strategy(speculative: object) -> Speculative | None:
             )
         return cast("Strategy", speculative)
     raise InvalidInput(
-        f"speculative is a {type(speculative).__name__}, but it must be None, kv.spec.PromptLookup, "
-        "kv.spec.DraftModel, kv.spec.Eagle, or an object with `propose` (see kv.spec.Strategy)"
+        f"speculative is a {type(speculative).__name__}, but it must be None, kv.spec.Suffix, "
+        "kv.spec.PromptLookup, kv.spec.DraftModel, kv.spec.Eagle, or an object with `propose` (see kv.spec.Strategy)"
     )
 
 
@@ -79,6 +79,8 @@ class Speculation:
 
     def close(self) -> None:
         """Frees all drafters, on the thread that made them."""
+        for strategy, drafter in self._drafters.items():
+            close_drafter(drafter, strategy, self._target)
         self._drafters.clear()
 
     def _open(self, strategy: Speculative) -> Drafter:

@@ -144,6 +144,7 @@ class Stats:
             a rollback went are `refed`, where their rows were freed too.
         forward_seconds: time spent inside the model's forwards, in seconds.
         draft_seconds: time spent drafting, in seconds.
+        draft_bytes: memory now of the text that `kv.spec.Suffix` and `kv.spec.PromptLookup` draft from, in bytes.
         constraint_seconds: time that steps waited for constraints, in seconds.
         mask_seconds: time spent on the masks of constraints, mostly beside forwards, in seconds.
     """
@@ -172,6 +173,7 @@ class Stats:
     states: int = 0
     forward_seconds: float = 0.0
     draft_seconds: float = 0.0
+    draft_bytes: int = 0
     constraint_seconds: float = 0.0
     mask_seconds: float = 0.0
 

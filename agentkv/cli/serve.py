@@ -15,7 +15,7 @@ from .options import CallFormatOption, QuantOption, SteerCallsOption, ThreadsOpt
 if TYPE_CHECKING:
     from .._model.drafters import Speculative
 
-Speculation = Literal["none", "prompt", "eagle", "draft"]
+Speculation = Literal["none", "suffix", "prompt", "eagle", "draft"]
 
 
 def serve(
@@ -60,7 +60,10 @@ def serve(
         int | None, typer.Option(min=1, help="Hold all but each branch's newest so many positions as int8.")
     ] = None,
     speculative: Annotated[
-        Speculation, typer.Option(help="What drafts: the prompt's own words, the folder's draft head, or --draft.")
+        Speculation,
+        typer.Option(
+            help="What drafts: the longest earlier text, a few earlier words, the folder's draft head, or --draft."
+        ),
     ] = "none",
     draft: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Folder of a smaller model that drafts.")] = None,
     warm: Annotated[
@@ -172,6 +175,8 @@ def _strategy(name: Speculation, model: Path, draft: Path | None) -> Speculative
     if (name == "draft") != (draft is not None):
         fail("--draft FOLDER goes with --speculative draft")
     match name:
+        case "suffix":
+            return spec.Suffix()
         case "prompt":
             return spec.PromptLookup()
         case "eagle":

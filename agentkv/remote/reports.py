@@ -36,6 +36,7 @@ class Counters:
     capacity: int = 0
     forward_seconds: float = 0.0
     draft_seconds: float = 0.0
+    draft_bytes: int = 0
     constraint_seconds: float = 0.0
     mask_seconds: float = 0.0
     rows_per_step: list[int] = field(default_factory=list)

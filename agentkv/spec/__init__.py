@@ -1,7 +1,7 @@
 """Speculation: drafts of a branch's continuation, verified many tokens at a time. They change the speed, never the
 output.
 
-async with kv.Context.open(model, speculative=kv.spec.PromptLookup()) as ctx: ...  # for every generation
+async with kv.Context.open(model, speculative=kv.spec.Suffix()) as ctx: ...  # for every generation
 await branch.generate(speculative=kv.spec.Eagle())  # for one
 await branch.generate(speculative=None)  # none
 """
@@ -10,5 +10,6 @@ from .draft_model import DraftModel
 from .eagle import Eagle
 from .prompt_lookup import PromptLookup
 from .strategy import Draft, Strategy
+from .suffix import Suffix
 
-__all__ = ["Draft", "DraftModel", "Eagle", "PromptLookup", "Strategy"]
+__all__ = ["Draft", "DraftModel", "Eagle", "PromptLookup", "Strategy", "Suffix"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ class DraftTarget:
     path: Path
     folder: ModelFolder | None  # None where torch runs a Hugging Face folder
     vocab_size: int
+    fingerprint: Callable[[], str]  # of the program
     capacity: int
     kv_dtype: str
 
@@ -34,7 +36,7 @@ class DraftTarget:
         if self.folder is None:
             raise ModelError(
                 f"{type(strategy).__name__} drafts for exported models, and torch runs {self.path} as it is; export it "
-                "with `agentkv export`, or draft with PromptLookup"
+                "with `agentkv export`, or draft with Suffix"
             )
         return self.folder
 
@@ -45,6 +47,15 @@ class BuiltIn(ABC):
     @abstractmethod
     def _open(self, target: DraftTarget) -> Drafter:
         """Makes the drafter, on the step loop's thread."""
+
+    def _close(self, drafter: Drafter, target: DraftTarget) -> None:  # noqa: B027 - most have nothing to keep
+        """Keeps what a drafter of `_open` leaves to later Contexts, on the same thread, before it is freed."""
+
+
+def close_drafter(drafter: Drafter, strategy: object, target: DraftTarget) -> None:
+    """Keeps what a drafter leaves to later Contexts, before it is freed."""
+    if isinstance(strategy, BuiltIn):
+        strategy._close(drafter, target)
 
 
 def check_adaptive(adaptive: object) -> None:

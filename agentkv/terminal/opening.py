@@ -17,7 +17,7 @@ from .._types.errors import InvalidInput
 from .._types.sampling import Sampling
 from ..agents.agent import Agent
 from ..overflow import DropOldest, Room
-from ..spec import PromptLookup
+from ..spec import Suffix
 from .chat import HOW_TO_LEAVE, chat, chat_of_lines, show
 from .commands import loaded
 from .session import ChatSession
@@ -81,7 +81,7 @@ async def talking(how: ChatOptions) -> None:
         max_tokens=how.max_tokens,
         max_message_tokens=how.max_tokens,
         thinking=how.thinking,
-        speculative=PromptLookup() if how.speculates else None,
+        speculative=Suffix() if how.speculates else None,
     )
     room = AnnouncedDropOldest(stdout if stdout.is_terminal else stderr)
     async with Context.open(

@@ -124,8 +124,8 @@ class ChatSession:
         return await self._become(replace(self.agent, tools=[*tools, self.tools[name]] if on else tools))
 
     def speculate(self, on: bool) -> None:
-        """Turns prompt-lookup drafts on or off, on all branches."""
-        strategy = spec.PromptLookup() if on else None
+        """Turns drafts from earlier text on or off, on all branches."""
+        strategy = spec.Suffix() if on else None
         self._agent = replace(self._agent, speculative=strategy)
         for entry in self._branches:
             entry.data = replace(entry.data, speculative=strategy)

@@ -2,6 +2,7 @@
 // token.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -43,6 +44,9 @@ class Drafter {
   // Of what the target ran of the branch, the first `length` tokens are left.
   virtual void truncated(BranchId, Pos /*length*/) {}
   virtual void closed(BranchId) {}
+
+  // What it keeps of the text of branches.
+  virtual std::size_t memory_bytes() const { return 0; }
 
   // Whether drafts follow what they have cost and brought; without, as much is drafted and verified as there is room.
   bool adaptive = true;

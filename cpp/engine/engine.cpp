@@ -79,6 +79,7 @@ Stats Engine::stats() {
   stats.cells_shared = branches_.cache().shared();
   stats.cells_retained = branches_.cache().retained();
   stats.capacity = branches_.cache().capacity();
+  stats.draft_bytes = speculation_.memory_bytes();
   return stats;
 }
 

@@ -51,6 +51,12 @@ const DraftSource* Speculation::find(const Drafter& drafter) const {
   return nullptr;
 }
 
+std::size_t Speculation::memory_bytes() const {
+  std::size_t bytes = 0;
+  for (const auto& source : sources_) bytes += source->drafter->memory_bytes();
+  return bytes;
+}
+
 std::size_t Speculation::propose(std::size_t rows, std::size_t room) {
   if (pending_.empty()) return 0;
   for (const auto& source : sources_) ask(*source, rows, room);

@@ -71,6 +71,7 @@ class Speculation {
   void closed(BranchId branch);
   bool empty() const { return sources_.empty(); }
   std::size_t size() const { return sources_.size(); }
+  std::size_t memory_bytes() const;  // of all drafters
 
  private:
   template <class What>

@@ -34,10 +34,11 @@ struct Stats {
 
   // As of the call of Engine::stats().
   std::size_t branches = 0;
-  Cell cells_used = 0;      // cells that some branch holds
-  Cell cells_shared = 0;    // of these, cells that two or more branches hold
-  Cell cells_retained = 0;  // cells that no branch holds and that are kept for those that begin alike
-  Cell capacity = 0;        // cells that the cache may hold
+  Cell cells_used = 0;          // cells that some branch holds
+  Cell cells_shared = 0;        // of these, cells that two or more branches hold
+  Cell cells_retained = 0;      // cells that no branch holds and that are kept for those that begin alike
+  Cell capacity = 0;            // cells that the cache may hold
+  std::size_t draft_bytes = 0;  // memory in which drafters keep text of branches
 
   void count_step(std::size_t rows) {
     ++steps;
@@ -71,6 +72,7 @@ inline constexpr std::tuple kStatsFields{
     Field{"cells_shared", &Stats::cells_shared},
     Field{"cells_retained", &Stats::cells_retained},
     Field{"capacity", &Stats::capacity},
+    Field{"draft_bytes", &Stats::draft_bytes},
 };
 
 }  // namespace agentkv

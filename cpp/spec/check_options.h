@@ -1,6 +1,7 @@
-// Checks of the arguments that drafters with a model are made from.
+// Checks of the arguments that drafters are made from.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -9,6 +10,12 @@
 #include "spec/draft_round.h"
 
 namespace agentkv {
+
+inline void check_range(const char* name, std::int64_t value, std::int64_t low, std::int64_t high) {
+  if (value < low || value > high) {
+    throw InvalidDrafter(error_text(name, " is ", value, ", but it must be in [", low, ", ", high, "]"));
+  }
+}
 
 template <class Part>
 std::shared_ptr<Part> checked(std::shared_ptr<Part> part, const char* name) {

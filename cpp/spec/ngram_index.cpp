@@ -5,16 +5,22 @@
 
 namespace agentkv {
 
-NgramIndex::NgramIndex(std::int32_t min_ngram, std::int32_t max_ngram, std::int64_t max_tokens)
-    : min_ngram_(min_ngram), max_ngram_(max_ngram), max_tokens_(max_tokens) {}
+NgramIndex::NgramIndex(std::vector<std::int32_t> lengths, std::int32_t max_ngram, std::int64_t max_tokens)
+    : lengths_(std::move(lengths)), max_ngram_(max_ngram), max_tokens_(max_tokens) {}
 
-std::uint64_t NgramIndex::key(const Token* last) const {
-  std::uint64_t hash = 0;
-  for (const Token* token = last - min_ngram_ + 1; token <= last; ++token) {
-    hash = (hash ^ static_cast<std::uint32_t>(*token)) * 0x9e3779b97f4a7c15u;
-    hash ^= hash >> 29;
+std::size_t NgramIndex::keys(std::span<const Token> text, Keys& keys) const {
+  std::uint64_t hash = 0xcbf29ce484222325u;  // not 0, or leading tokens 0 would not count
+  std::size_t hashed = 0;
+  for (std::size_t i = 0; i < lengths_.size(); ++i) {
+    const auto length = static_cast<std::size_t>(lengths_[i]);
+    if (length > text.size()) return i;
+    for (; hashed < length; ++hashed) {
+      hash = (hash ^ static_cast<std::uint32_t>(text[text.size() - 1 - hashed])) * 0x9e3779b97f4a7c15u;
+      hash ^= hash >> 29;
+    }
+    keys[i] = hash;
   }
-  return hash;
+  return lengths_.size();
 }
 
 void NgramIndex::extend(Line& line, std::span<const Token> tokens) {
@@ -24,10 +30,11 @@ void NgramIndex::extend(Line& line, std::span<const Token> tokens) {
       continue;
     }
     Document& document = writable(line);
-    // Only an n-gram that something follows is worth finding.
-    if (document.tokens.size() >= static_cast<std::size_t>(min_ngram_)) index_last(line.document);
+    if (!document.tokens.empty()) index_last(line.document);  // only an n-gram that something follows is worth finding
+    bytes_ -= bytes_of(document);
     document.tokens.push_back(token);
-    document.previous.emplace_back();
+    document.previous.resize(document.tokens.size() * lengths_.size());
+    bytes_ += bytes_of(document);
     ++line.length;
     ++held_;
     ++indexed_;
@@ -43,20 +50,22 @@ bool NgramIndex::follows(const Line& line, Token token) const {
 }
 
 NgramIndex::Document& NgramIndex::writable(Line& line) {
-  if (alive(line.document)) {
+  if (alive(line.document) && at(line.document).end() == line.length) {
     Document& document = at(line.document);
-    if (document.end() == line.length && document.end() - document.own < kDocumentTokens) return document;
+    if (document.end() - document.own < kDocumentTokens) return document;
+    shrink(document);
   }
   DocumentId source = line.document;
   while (alive(source) && line.length <= at(source).own && alive(at(source).parent)) source = at(source).parent;
-  Document next{source, line.length, line.length, {}, {}};
+  Document next{.parent = source, .first = line.length, .own = line.length, .tokens = {}, .previous = {}};
   if (alive(source) && at(source).first < line.length) {
     const auto end = at(source).tokens.begin() + (line.length - at(source).first);
     next.first = std::max(at(source).first, line.length - max_ngram_);
     next.tokens.assign(end - (line.length - next.first), end);
-    next.previous.resize(next.tokens.size());
+    next.previous.resize(next.tokens.size() * lengths_.size());
     held_ += line.length - next.first;
   }
+  bytes_ += bytes_of(next);
   documents_.push_back(std::move(next));
   line.document = oldest_ + static_cast<DocumentId>(documents_.size()) - 1;
   return documents_.back();
@@ -65,18 +74,23 @@ NgramIndex::Document& NgramIndex::writable(Line& line) {
 void NgramIndex::index_last(DocumentId id) {
   Document& document = at(id);
   const Place place{id, static_cast<std::uint32_t>(document.tokens.size() - 1)};
-  const auto [entry, added] = newest_.try_emplace(key(&document.tokens.back()), place);
-  if (!added) document.previous.back() = std::exchange(entry->second, place);
+  Keys keys;
+  const std::size_t n = this->keys(document.tokens, keys);
+  for (std::size_t i = 0; i < n; ++i) {
+    const Place before = newest_.exchange(keys[i], place, [this](Place old) { return alive(old.document); });
+    const bool known = alive(before.document);
+    if (known) document.previous[place.offset * lengths_.size() + i] = before;
+    if (known || i + 1 < lengths_.size()) continue;
+    document.new_begin = std::min(document.new_begin, place.offset);
+    document.new_last = place.offset;
+  }
+  steps_ += static_cast<std::int64_t>(n);
 }
 
+// Places in it are found no more: whoever meets one sees that it is not alive.
 void NgramIndex::forget_oldest() {
-  const Document& document = documents_.front();
-  for (auto offset = static_cast<std::size_t>(min_ngram_) - 1; offset < document.tokens.size(); ++offset) {
-    const auto entry = newest_.find(key(&document.tokens[offset]));
-    const Place place{oldest_, static_cast<std::uint32_t>(offset)};
-    if (entry != newest_.end() && entry->second == place) newest_.erase(entry);
-  }
-  held_ -= static_cast<std::int64_t>(document.tokens.size());
+  held_ -= static_cast<std::int64_t>(documents_.front().tokens.size());
+  bytes_ -= bytes_of(documents_.front());
   documents_.pop_front();
   ++oldest_;
 }
@@ -96,19 +110,26 @@ Pos NgramIndex::common_prefix(const Line& line, std::span<const Token> text) con
   return common;
 }
 
-void NgramIndex::find(std::span<const Token> query, std::int32_t max_chain, std::vector<Match>& matches) const {
+void NgramIndex::find(std::span<const Token> query, std::int32_t max_chain, std::vector<Match>& matches) {
   matches.clear();
-  if (query.size() < static_cast<std::size_t>(min_ngram_)) return;
-  const auto entry = newest_.find(key(&query.back()));
-  if (entry == newest_.end()) return;
-  Place place = entry->second;
+  Keys keys;
+  for (std::size_t i = this->keys(query, keys); i > 0 && matches.empty(); --i) {
+    ++steps_;
+    follow(newest_.find(keys[i - 1]), i - 1, query, max_chain, matches);
+  }
+}
+
+// Goes through the occurrences of the n-gram with that index of lengths_, from the newest on.
+void NgramIndex::follow(Place place, std::size_t length, std::span<const Token> query, std::int32_t max_chain,
+                        std::vector<Match>& matches) {
   for (std::int32_t visited = 0; visited < max_chain && alive(place.document); ++visited) {
     const Document& document = at(place.document);
     const auto longest = std::min({static_cast<std::size_t>(max_ngram_), query.size(), place.offset + std::size_t{1}});
-    std::size_t length = 0;
-    while (length < longest && query[query.size() - 1 - length] == document.tokens[place.offset - length]) ++length;
-    if (length >= static_cast<std::size_t>(min_ngram_)) matches.push_back({place, static_cast<std::int32_t>(length)});
-    place = document.previous[place.offset];
+    std::size_t same = 0;
+    while (same < longest && query[query.size() - 1 - same] == document.tokens[place.offset - same]) ++same;
+    steps_ += static_cast<std::int64_t>(same) + 1;
+    if (same >= static_cast<std::size_t>(lengths_[length])) matches.push_back({place, static_cast<std::int32_t>(same)});
+    place = document.previous[place.offset * lengths_.size() + length];
   }
 }
 
@@ -118,6 +139,31 @@ std::span<const Token> NgramIndex::after(Place place) const {
 
 bool NgramIndex::ends_at(const Line& line, DocumentId document) const {
   return line.document == document && alive(document) && at(document).end() == line.length;
+}
+
+std::int64_t NgramIndex::bytes_of(const Document& document) {
+  return static_cast<std::int64_t>(sizeof(Document) + document.tokens.capacity() * sizeof(Token) +
+                                   document.previous.capacity() * sizeof(Place));
+}
+
+void NgramIndex::shrink(Document& document) {
+  bytes_ -= bytes_of(document);
+  document.tokens.shrink_to_fit();
+  document.previous.shrink_to_fit();
+  bytes_ += bytes_of(document);
+}
+
+std::size_t NgramIndex::memory_bytes() const { return static_cast<std::size_t>(bytes_) + newest_.memory_bytes(); }
+
+std::vector<std::vector<Token>> NgramIndex::new_text(DocumentId from) const {
+  std::vector<std::vector<Token>> texts;
+  for (DocumentId id = std::max(from, oldest_); id < next_document(); ++id) {
+    const Document& document = at(id);
+    if (document.new_begin > document.new_last) continue;
+    const auto begin = document.tokens.begin() + (document.new_begin + 1 - lengths_.back());
+    texts.emplace_back(begin, document.tokens.begin() + document.new_last + 2);  // with what follows the last n-gram
+  }
+  return texts;
 }
 
 }  // namespace agentkv

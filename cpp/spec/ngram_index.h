@@ -1,26 +1,29 @@
 // Text that only grows, and where in it each n-gram occurs.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "engine/types.h"
+#include "spec/gram_table.h"
 
 namespace agentkv {
 
 // Text lies in documents that are appended to and never changed, so nothing has to be un-indexed: a line that leaves
 // the text it has in common with another goes on in a document of its own, which repeats a few tokens of context. The
-// occurrences of an n-gram are linked from the newest to the oldest, as in LZ77 compressors. When there is more text
-// than allowed, the oldest documents are forgotten.
+// occurrences of an n-gram are linked from the newest to the oldest, as in LZ77 compressors, for n-grams of one or more
+// lengths. When there is more text than allowed, the oldest documents are forgotten.
 class NgramIndex {
  public:
   using DocumentId = std::uint32_t;
   static constexpr DocumentId kNone = UINT32_MAX;
   static constexpr Pos kDocumentTokens = 1024;  // then a line goes on in another document
+  static constexpr std::int64_t kLeastTokens = 4 * std::int64_t{kDocumentTokens};  // that max_tokens may be
+  static constexpr std::size_t kMaxLengths = 8;
 
   // The first `length` tokens of the text that ends in a document; copying a line shares its text.
   struct Line {
@@ -39,21 +42,30 @@ class NgramIndex {
     std::int32_t length = 0;
   };
 
-  // N-grams of min_ngram tokens are indexed, matches are followed up to max_ngram. Both at least 1, in this order.
-  NgramIndex(std::int32_t min_ngram, std::int32_t max_ngram, std::int64_t max_tokens);
+  // N-grams of these lengths are indexed, at most kMaxLengths, ascending from 1; matches are followed up to max_ngram
+  // tokens, no fewer than the longest.
+  NgramIndex(std::vector<std::int32_t> lengths, std::int32_t max_ngram, std::int64_t max_tokens);
 
   // A line that goes on as its document already does only moves along it.
   void extend(Line& line, std::span<const Token> tokens);
   // How many tokens of `text` the line begins with; 0 where part of its text was forgotten.
   Pos common_prefix(const Line& line, std::span<const Token> text) const;
-  // The newest max_chain occurrences of the last min_ngram tokens of `query`, newest first.
-  void find(std::span<const Token> query, std::int32_t max_chain, std::vector<Match>& matches) const;
+  // The newest max_chain occurrences of the longest indexed n-gram that `query` ends with, newest first.
+  void find(std::span<const Token> query, std::int32_t max_chain, std::vector<Match>& matches);
   // What follows a place in its document, and whether the line ends where this document does.
   std::span<const Token> after(Place place) const;
   bool ends_at(const Line& line, DocumentId document) const;
 
   std::int64_t tokens_held() const { return held_; }
   std::int64_t tokens_indexed() const { return indexed_; }  // ever
+  // Look-ups of n-grams, occurrences visited and tokens compared, ever.
+  std::int64_t steps() const { return steps_; }
+  std::size_t memory_bytes() const;
+
+  // The document that is begun next; those from one on, and the part of each that holds n-grams of the longest length
+  // which no earlier text had.
+  DocumentId next_document() const { return oldest_ + static_cast<DocumentId>(documents_.size()); }
+  std::vector<std::vector<Token>> new_text(DocumentId from) const;
 
  private:
   struct Document {
@@ -61,28 +73,40 @@ class NgramIndex {
     Pos first;          // position of tokens[0] in that line
     Pos own;            // and of the first token that does not repeat the parent's
     std::vector<Token> tokens;
-    std::vector<Place> previous;  // per token: where the n-gram that ends there occurred before
+    // [tokens, lengths] where the n-gram of each length that ends at a token occurred before
+    std::vector<Place> previous;
+    // The first and the last token at which an n-gram of the longest length ends that was new.
+    std::uint32_t new_begin = UINT32_MAX;
+    std::uint32_t new_last = 0;
 
     Pos end() const { return first + static_cast<Pos>(tokens.size()); }
   };
+  using Keys = std::array<std::uint64_t, kMaxLengths>;
 
   bool alive(DocumentId id) const { return id != kNone && id >= oldest_; }
   Document& at(DocumentId id) { return documents_[id - oldest_]; }
   const Document& at(DocumentId id) const { return documents_[id - oldest_]; }
-  std::uint64_t key(const Token* last) const;  // of the n-gram that ends there
+  // Keys of the n-grams that end at text.back(), shortest first; returns how many fit into the text.
+  std::size_t keys(std::span<const Token> text, Keys& keys) const;
+  void follow(Place place, std::size_t length, std::span<const Token> query, std::int32_t max_chain,
+              std::vector<Match>& matches);
   bool follows(const Line& line, Token token) const;
+  static std::int64_t bytes_of(const Document& document);
+  void shrink(Document& document);  // it is full
   Document& writable(Line& line);
   void index_last(DocumentId id);
   void forget_oldest();
 
-  const std::int32_t min_ngram_;
+  const std::vector<std::int32_t> lengths_;
   const std::int32_t max_ngram_;
   const std::int64_t max_tokens_;
   std::deque<Document> documents_;
   DocumentId oldest_ = 0;
-  std::unordered_map<std::uint64_t, Place> newest_;
+  GramTable<Place> newest_;
   std::int64_t held_ = 0;
+  std::int64_t bytes_ = 0;  // of documents
   std::int64_t indexed_ = 0;
+  std::int64_t steps_ = 0;
 };
 
 }  // namespace agentkv

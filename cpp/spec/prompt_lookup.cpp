@@ -3,21 +3,13 @@
 #include <algorithm>
 #include <numeric>
 
-#include "core/errors.h"
-#include "core/message.h"
+#include "spec/check_options.h"
 
 namespace agentkv {
 namespace {
 
 constexpr std::int32_t kMaxNgram = 1024;
 constexpr float kLeastConfidence = 1e-6f;
-constexpr std::int64_t kMinTokens = 4 * std::int64_t{NgramIndex::kDocumentTokens};
-
-void check_range(const char* name, std::int64_t value, std::int64_t low, std::int64_t high) {
-  if (value < low || value > high) {
-    throw InvalidDrafter(error_text(name, " is ", value, ", but it must be in [", low, ", ", high, "]"));
-  }
-}
 
 const PromptLookupOptions& checked(const PromptLookupOptions& options) {
   check_range("max_ngram", options.max_ngram, 1, kMaxNgram);
@@ -25,47 +17,14 @@ const PromptLookupOptions& checked(const PromptLookupOptions& options) {
   check_range("max_nodes", options.max_nodes, 1, INT32_MAX);
   check_range("width", options.width, 1, INT32_MAX);
   check_range("max_chain", options.max_chain, 1, INT32_MAX);
-  check_range("max_tokens", options.max_tokens, kMinTokens, INT64_MAX);
+  check_range("max_tokens", options.max_tokens, NgramIndex::kLeastTokens, INT64_MAX);
   return options;
 }
 
 }  // namespace
 
 PromptLookup::PromptLookup(const PromptLookupOptions& options)
-    : options_(checked(options)), index_(options.min_ngram, options.max_ngram, options.max_tokens) {}
-
-void PromptLookup::observe(BranchId branch, Pos first, std::span<const Token> tokens, std::span<const float>) {
-  NgramIndex::Line& line = lines_[branch];
-  if (line.length == first) index_.extend(line, tokens);
-}
-
-void PromptLookup::shared(BranchId src, BranchId dst, Pos length) {
-  NgramIndex::Line line = lines_[src];
-  if (line.length < length) return;
-  line.length = length;
-  lines_[dst] = line;
-}
-
-void PromptLookup::truncated(BranchId branch, Pos length) {
-  NgramIndex::Line& line = lines_[branch];
-  line.length = std::min(line.length, length);
-}
-
-void PromptLookup::closed(BranchId branch) { lines_.erase(branch); }
-
-NgramIndex::Line& PromptLookup::caught_up(BranchId branch, std::span<const Token> history) {
-  NgramIndex::Line& line = lines_[branch];
-  const auto told = history.first(history.size() - 1);
-  line.length = std::min(line.length, static_cast<Pos>(told.size()));
-  if (line.length == static_cast<Pos>(told.size())) return line;
-  // Branches that were there before this drafter are mostly forks of one another: text that they share is read once.
-  for (const auto& [other, theirs] : lines_) {
-    const Pos common = index_.common_prefix(theirs, told);
-    if (common > line.length) line = {theirs.document, common};
-  }
-  index_.extend(line, told.subspan(static_cast<std::size_t>(line.length)));
-  return line;
-}
+    : TextDrafter({{checked(options).min_ngram}, options.max_ngram, options.max_tokens}), options_(options) {}
 
 void PromptLookup::propose(std::span<DraftRequest> requests) {
   for (DraftRequest& request : requests) {

@@ -2,12 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <span>
 #include <vector>
 
-#include "engine/drafter.h"
-#include "spec/ngram_index.h"
+#include "spec/text_drafter.h"
 
 namespace agentkv {
 
@@ -20,7 +18,7 @@ struct PromptLookupOptions {
   std::int64_t max_tokens = 1ll << 18;  // of text kept; the oldest is forgotten
 };
 
-class PromptLookup final : public Drafter {
+class PromptLookup final : public TextDrafter {
  public:
   explicit PromptLookup(const PromptLookupOptions& options = {});  // throws InvalidDrafter
 
@@ -28,14 +26,8 @@ class PromptLookup final : public Drafter {
   // after l tokens that agree has confidence l / (l + 1); where it has siblings, of what they leave. Nodes come in the
   // order of the probability of their path.
   void propose(std::span<DraftRequest> requests) override;
-  // Tokens of branches that were there before this drafter are read when such a branch is drafted for.
-  void observe(BranchId branch, Pos first, std::span<const Token> tokens, std::span<const float> features) override;
-  void shared(BranchId src, BranchId dst, Pos length) override;
-  void truncated(BranchId branch, Pos length) override;
-  void closed(BranchId branch) override;
 
   const PromptLookupOptions& options() const { return options_; }
-  const NgramIndex& index() const { return index_; }
   std::int64_t matches_compared() const { return compared_; }  // ever
 
  private:
@@ -47,14 +39,11 @@ class PromptLookup final : public Drafter {
     float left = 1;  // of probability for children yet to come
   };
 
-  NgramIndex::Line& caught_up(BranchId branch, std::span<const Token> history);
   void merge(const NgramIndex::Match& match, bool at_end, std::int32_t max_depth);
   std::int32_t child_of(std::int32_t parent, Token token) const;  // -1 for none
   Draft best(std::int32_t max_nodes) const;
 
   const PromptLookupOptions options_;
-  NgramIndex index_;
-  std::map<BranchId, NgramIndex::Line> lines_;
   std::int64_t compared_ = 0;
   // The tree in the making; nodes_[0] is the pending token.
   std::vector<NgramIndex::Match> matches_;

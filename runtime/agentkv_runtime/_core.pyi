@@ -688,6 +688,9 @@ class Stats:
     @property
     def capacity(self) -> int: ...
 
+    @property
+    def draft_bytes(self) -> int: ...
+
 class StepReport:
     """What one step did."""
 
@@ -1379,6 +1382,24 @@ class PromptLookup(Drafter):
         """
         The last tokens of a branch, max_ngram of them at most and min_ngram at least, are looked up in the newest max_chain places where they occurred. A draft has at most max_nodes nodes and `width` continuations that differ. max_tokens of text are kept; the oldest is forgotten. Raises InvalidDrafter.
         """
+
+class SuffixDrafter(Drafter):
+    """
+    Guesses that a branch goes on as the longest text that it ends with went on before, in any branch of the engine or a corpus. Costs no forward.
+    """
+
+    def __init__(self, *, max_nodes: int = 16, max_tokens: int = 262144) -> None:
+        """
+        A draft has at most max_nodes nodes. max_tokens of text are kept; the oldest is forgotten. Raises InvalidDrafter.
+        """
+
+    def read_corpus(self, text: object) -> None:
+        """
+        Text of earlier processes, tokens of the vocabulary. Call it before the drafter is attached.
+        """
+
+    def new_text(self) -> list[numpy.typing.NDArray[numpy.int32]]:
+        """What the branches brought that the drafter did not know, oldest first."""
 
 class ExecuTorchHead:
     """

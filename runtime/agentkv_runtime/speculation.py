@@ -13,6 +13,7 @@ from agentkv_runtime._core import (
     ModelDrafter,
     PromptLookup,
     PythonDrafter,
+    SuffixDrafter,
 )
 from agentkv_runtime.backends import BACKENDS
 from agentkv_runtime.errors import DraftMismatchError, ModelFolderError
@@ -27,6 +28,7 @@ __all__ = [
     "ModelDrafter",
     "PromptLookup",
     "PythonDrafter",
+    "SuffixDrafter",
     "open_draft_model",
     "open_eagle",
 ]

@@ -26,7 +26,13 @@ VERBS = {
     "begin": 10, "reopen": 4, "extend": 20, "generate": 14, "stream": 6, "together": 5, "fork": 10, "rollback": 12,
     "adopt": 5, "close": 5, "keep": 0.5, "logits": 6, "select": 3, "offload": 8, "save": 5, "load": 5, "compact": 3,
 }  # fmt: skip
-DRAFTS = [None, None, kv.spec.PromptLookup(adaptive=False), kv.spec.PromptLookup(adaptive=False, width=4, min_ngram=1)]
+DRAFTS = [
+    None,
+    None,
+    kv.spec.PromptLookup(adaptive=False),
+    kv.spec.PromptLookup(adaptive=False, width=4, min_ngram=1),
+    kv.spec.Suffix(adaptive=False, max_tokens=4096),
+]
 
 
 class NothingToDo(Exception):

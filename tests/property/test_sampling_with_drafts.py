@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -206,9 +207,16 @@ def test_continuations_have_their_exact_distribution(rule: Rule, tree: Any) -> N
     assert p_value(counts.sum(axis=0), probabilities.sum(axis=0)) > 0.01  # of the three tokens that had drafts
 
 
+OF_TEXT = {
+    "lookup": partial(_core.PromptLookup, min_ngram=1, max_ngram=4, width=4, max_nodes=12),
+    "suffix": partial(_core.SuffixDrafter, max_nodes=12),
+}
+
+
 @pytest.mark.parametrize("rule", [RULES["T 1"], RULES["T 1.4, top 5, p 0.9"]], ids=["T 1", "T 1.4, top 5, p 0.9"])
-def test_continuations_of_a_native_drafter(rule: Rule) -> None:
-    drafter = _core.PromptLookup(min_ngram=1, max_ngram=4, width=4, max_nodes=12)
+@pytest.mark.parametrize("make", OF_TEXT.values(), ids=list(OF_TEXT))
+def test_continuations_of_a_native_drafter(make: Callable[[], _core.Drafter], rule: Rule) -> None:
+    drafter = make()
     drafter.adaptive = False
     counts, done = count(rule, drafter, seed=3)
     assert done.accepted > DRAWS / 2

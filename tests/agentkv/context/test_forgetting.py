@@ -167,7 +167,9 @@ async def test_random_verbs_under_a_window(folder: Path) -> None:
                 case 0:
                     await branch.extend(rng.sample(TOKENS, rng.randrange(1, 60)))
                 case 1:
-                    await branch.generate(max_tokens=20, speculative=rng.choice([None, kv.spec.PromptLookup()]))
+                    await branch.generate(
+                        max_tokens=20, speculative=rng.choice([None, kv.spec.PromptLookup(), kv.spec.Suffix()])
+                    )
                 case 2:
                     await branch.rollback(rng.randrange(1, len(branch) + 1))
                 case 3 if len(branches) < 6:

@@ -241,7 +241,9 @@ async def played(folder: Path, seed: int, verbs: int, **settings: Any) -> int:
                     case 0 | 1:
                         await branch.extend(rng.choices(TOKENS, k=rng.randrange(1, 200)))
                     case 2:
-                        await branch.generate(max_tokens=30, speculative=rng.choice([None, kv.spec.PromptLookup()]))
+                        await branch.generate(
+                            max_tokens=30, speculative=rng.choice([None, kv.spec.PromptLookup(), kv.spec.Suffix()])
+                        )
                     case 3:
                         await branch.rollback(rng.randrange(1, len(branch) + 1))
                     case 4:

@@ -33,7 +33,7 @@ async def test_positions_end_before_the_model_does(tiny_exported_folder: Callabl
                 await verb()
         assert branch.tokens == [5] * 30
         np.testing.assert_array_equal(await branch.logits(), row)
-        for strategy in (None, kv.spec.PromptLookup(adaptive=False)):
+        for strategy in (None, kv.spec.PromptLookup(adaptive=False), kv.spec.Suffix(adaptive=False)):
             async with await branch.fork() as kid:
                 gen = await kid.generate(max_tokens=200, speculative=strategy)
                 assert (len(kid), gen.finish_reason) == (32, "context_full")

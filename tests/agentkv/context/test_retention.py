@@ -202,7 +202,7 @@ async def test_compacting_beside_a_return_takes_what_is_reserved_along(open_cont
         assert (await away.logits() == row).all()
 
 
-@pytest.mark.parametrize("strategy", [kv.spec.PromptLookup(), kv.spec.Eagle()])
+@pytest.mark.parametrize("strategy", [kv.spec.PromptLookup(), kv.spec.Suffix(), kv.spec.Eagle()])
 async def test_strategies_go_on_from_what_was_retained(strategy: kv.spec.Strategy) -> None:
     asked = [{"role": "user", "content": "Who are you?"}]
     said = []

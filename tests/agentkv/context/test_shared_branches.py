@@ -27,6 +27,7 @@ VERBS = 240  # of a session
 STRATEGIES: list[Any] = [
     kv.spec.PromptLookup(),
     kv.spec.PromptLookup(adaptive=False, min_ngram=1, width=4, max_nodes=32),
+    kv.spec.Suffix(adaptive=False, max_nodes=32, max_tokens=4096),
     LastTime(),
 ]
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import agentkv as kv
-from agentkv.spec import PromptLookup
+from agentkv.spec import PromptLookup, Suffix
 from tests.faults import fail_at
 
 from ..conftest import OVER, OpenContext
@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("failing_caches")]
 PROMPT = [7, 8, 9, 7, 8, 9, 7, 8, 9, 40]
 WARM = kv.Sampling(temperature=0.9, seed=5, repetition_penalty=0.7, frequency_penalty=0.2)
 LOOKUP = PromptLookup(adaptive=False, min_ngram=1, width=4, max_nodes=32)
+SUFFIX = Suffix(adaptive=False, max_nodes=32)
 
 
 async def held(branch: kv.Branch) -> dict[str, Any]:
@@ -62,7 +63,7 @@ async def check_as_if_no_more(branch: kv.Branch, mark: kv.Mark, left: kv.Generat
     assert first[1] == second[1]
 
 
-@pytest.mark.parametrize("strategy", [None, LOOKUP, "random"], ids=["plain", "lookup", "random"])
+@pytest.mark.parametrize("strategy", [None, LOOKUP, SUFFIX, "random"], ids=["plain", "lookup", "suffix", "random"])
 @pytest.mark.parametrize("sampling", [kv.Sampling(), WARM], ids=["greedy", "sampled"])
 async def test_every_count_of_tokens(open_context: OpenContext, sampling: kv.Sampling, strategy: Any) -> None:
     async with open_context() as ctx:

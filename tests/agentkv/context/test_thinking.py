@@ -112,7 +112,7 @@ async def closers(model: Path, sampling: kv.Sampling) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("sampling", [LIKELIEST, DRAWN], ids=["greedy", "drawn"])
-@pytest.mark.parametrize("speculative", [None, kv.spec.PromptLookup()], ids=["plain", "drafts"])
+@pytest.mark.parametrize("speculative", [None, kv.spec.Suffix(adaptive=False)], ids=["plain", "drafts"])
 @pytest.mark.parametrize(
     "by", ["never", "a token", "some tokens", "from within a token to within another", "the first"]
 )

@@ -96,15 +96,16 @@ def drafted_folder(
 @pytest.mark.parametrize("kv_dtype", ["fp32", "int8"])
 def test_drafts_change_no_output(drafted_folder: Path, kv_dtype: str) -> None:
     want, _ = anyio.run(story, drafted_folder, None, kv_dtype)
-    lookup, model, head = (
+    lookup, suffix, model, head = (
         anyio.run(story, drafted_folder, strategy, kv_dtype)
         for strategy in (
             kv.spec.PromptLookup(adaptive=False),
+            kv.spec.Suffix(adaptive=False),
             kv.spec.DraftModel(drafted_folder, adaptive=False),
             kv.spec.Eagle(adaptive=False),
         )
     )
-    assert [lookup[0], model[0], head[0]] == [want] * 3
+    assert [lookup[0], suffix[0], model[0], head[0]] == [want] * 4
     assert model[1] > 0
 
 

@@ -74,7 +74,9 @@ class Oracle:
 
 @pytest.mark.parametrize("source", GRAMMARS, ids=lambda source: type(source).__name__)
 @pytest.mark.parametrize(
-    "speculative", [None, kv.spec.PromptLookup(), kv.spec.Eagle()], ids=["none", "lookup", "eagle"]
+    "speculative",
+    [None, kv.spec.PromptLookup(), kv.spec.Suffix(), kv.spec.Eagle()],
+    ids=["none", "lookup", "suffix", "eagle"],
 )
 async def test_the_tokens_are_those_of_a_plain_loop(ctx: kv.Context, source: Any, speculative: Any) -> None:
     trunk = await asked(ctx)
@@ -102,12 +104,12 @@ async def test_sampled_output_is_the_same_with_and_without_drafts(ctx: kv.Contex
     for seed in range(4):
         sampling = kv.Sampling(temperature=1.0, seed=seed)
         texts = []
-        for speculative in (None, kv.spec.PromptLookup(), kv.spec.Eagle()):
+        for speculative in (None, kv.spec.PromptLookup(), kv.spec.Suffix(adaptive=False), kv.spec.Eagle()):
             async with kv.Context.open(kv.models.nano(), capacity=2048, threads=1) as fresh:  # the same random stream
                 branch = await asked(fresh)
                 gen = await branch.generate(output=PERSON, sampling=sampling, max_tokens=50, speculative=speculative)
                 texts.append((gen.tokens, gen.logprobs, gen.finish_reason))
-        assert texts[0] == texts[1] == texts[2]
+        assert texts == [texts[0]] * 4
     assert not trunk.closed
 
 

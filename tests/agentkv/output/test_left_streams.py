@@ -14,7 +14,11 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.parametrize("source", [PERSON, LIST, DATE], ids=lambda source: type(source).__name__)
-@pytest.mark.parametrize("speculative", [None, kv.spec.PromptLookup(adaptive=False)], ids=["plain", "lookup"])
+@pytest.mark.parametrize(
+    "speculative",
+    [None, kv.spec.PromptLookup(adaptive=False), kv.spec.Suffix(adaptive=False)],
+    ids=["plain", "lookup", "suffix"],
+)
 async def test_an_output_goes_on_after_any_token(source: Any, speculative: Any) -> None:
     async with kv.Context.open(kv.models.nano(), capacity=4096, threads=1, speculative=speculative) as ctx:
         trunk = await asked(ctx)

@@ -66,7 +66,9 @@ async def by_hand(branch: kv.Branch, rule: Rule) -> list[int]:
     return list(rule.said)
 
 
-@pytest.mark.parametrize("speculative", [None, kv.spec.PromptLookup()], ids=["none", "lookup"])
+@pytest.mark.parametrize(
+    "speculative", [None, kv.spec.PromptLookup(), kv.spec.Suffix()], ids=["none", "lookup", "suffix"]
+)
 async def test_an_object_of_ones_own_is_kept_to(ctx: kv.Context, speculative: Any) -> None:
     trunk = await ctx.branch([{"role": "user", "content": "Who are you?"}])
     rule = Rule(ctx.model_info.vocab_size)

@@ -40,7 +40,7 @@ async def complete(model: Path, count: int) -> tuple[int, int]:
         schema = random_schema(random.Random(seed))
         async with await trunk.fork() as branch:
             sampling = kv.Sampling(temperature=1.0, seed=seed)
-            strategy = kv.spec.PromptLookup() if seed % 2 else None
+            strategy = [None, kv.spec.PromptLookup(), kv.spec.Suffix(adaptive=False)][seed % 3]
             gen = await branch.generate(
                 output=kv.JsonSchema(schema), max_tokens=300, sampling=sampling, speculative=strategy
             )

@@ -97,7 +97,7 @@ OVER_VLLM: dict[str, str] = {
 }
 
 
-DRAFTS = ("-lookup]", "-random]")  # parameters of tests that run with strategies as well
+DRAFTS = ("-lookup]", "-suffix]", "-random]")  # parameters of tests that run with strategies as well
 
 
 def reason(over: str, module: str, name: str) -> str | None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import agentkv as kv
-from agentkv.spec import Draft, DraftModel, Eagle, PromptLookup
+from agentkv.spec import Draft, DraftModel, Eagle, PromptLookup, Suffix
 from agentkv.spec._checked import checked_draft
 
 from ..conftest import OpenContext
@@ -33,7 +33,11 @@ async def drafted(ctx: kv.Context, branch: kv.Branch, **options: Any) -> int:
     return ctx.stats.drafted - before
 
 
-@pytest.mark.parametrize("strategy", [PromptLookup(adaptive=False), LastTime()], ids=["prompt lookup", "user's"])
+@pytest.mark.parametrize(
+    "strategy",
+    [PromptLookup(adaptive=False), Suffix(adaptive=False), LastTime()],
+    ids=["prompt lookup", "suffix", "user's"],
+)
 async def test_per_context_per_call_and_none(open_context: OpenContext, strategy: Any) -> None:
     async with open_context(speculative=strategy) as ctx:
         trunk = await ctx.branch(PROMPT)
@@ -143,6 +147,12 @@ async def test_a_coroutine_cannot_propose(open_context: OpenContext) -> None:
         (lambda: PromptLookup(max_nodes=65), "max_nodes"),
         (lambda: PromptLookup(width=True), "width"),
         (lambda: PromptLookup(adaptive=1), "adaptive"),  # type: ignore[arg-type]
+        (lambda: Suffix(max_nodes=0), "max_nodes"),
+        (lambda: Suffix(max_tokens=4095), "max_tokens"),
+        (lambda: Suffix(corpus=3), "corpus"),  # type: ignore[arg-type]
+        (lambda: Suffix(corpus=""), "corpus"),
+        (lambda: Suffix(corpus_bytes=1), "corpus_bytes"),
+        (lambda: Suffix(adaptive=None), "adaptive"),  # type: ignore[arg-type]
         (lambda: DraftModel(3), "path"),  # type: ignore[arg-type]
         (lambda: DraftModel(""), "path"),
         (lambda: DraftModel("x", top_k=0), "top_k"),
@@ -155,13 +165,14 @@ def test_settings_are_checked(setting: Any, field: str) -> None:
 
 
 def test_settings_are_values() -> None:
-    for setting in (PromptLookup(max_nodes=3), DraftModel("a"), Eagle()):
+    for setting in (PromptLookup(max_nodes=3), Suffix(corpus="a"), DraftModel("a"), Eagle()):
         assert setting == dataclasses.replace(setting)
         assert hash(setting) == hash(dataclasses.replace(setting))
         assert setting != dataclasses.replace(setting, adaptive=False)
         with pytest.raises(dataclasses.FrozenInstanceError):
             setting.adaptive = False  # type: ignore[misc]
     assert DraftModel("a") == DraftModel(Path("a"))
+    assert Suffix(corpus="a") == Suffix(corpus=Path("a"))
 
 
 def test_a_chain_is_a_tree_in_which_each_follows_the_last() -> None:

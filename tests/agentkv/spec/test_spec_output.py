@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import agentkv as kv
-from agentkv.spec import DraftModel, Eagle, PromptLookup
+from agentkv.spec import DraftModel, Eagle, PromptLookup, Suffix
 from examples.nano.data import conversation
 
 from ..conftest import OpenContext
@@ -22,6 +22,7 @@ pytestmark = pytest.mark.anyio
 # What the packaged model has: its draft head, where the installation holds one.
 OF_NANO = [
     PromptLookup(adaptive=False),
+    Suffix(adaptive=False),
     *([Eagle(adaptive=False)] if (kv.models.nano() / "draft.pte").is_file() else []),
 ]
 Open = Callable[..., AbstractAsyncContextManager[kv.Context]]
@@ -46,15 +47,17 @@ async def test_the_same_story_with_and_without(open_model: Open, n: int, samplin
     strategies: list[Any] = [
         PromptLookup(),
         PromptLookup(adaptive=False, min_ngram=1, width=4, max_nodes=32),
+        Suffix(),
+        Suffix(adaptive=False, max_nodes=32),
         LastTime(),
         RandomTrees(runs, vocab, seed=n),
         DraftModel(path, adaptive=False, width=2, top_k=3),
-        *(OF_NANO[1:] if path == kv.models.nano() else []),
+        *(OF_NANO[2:] if path == kv.models.nano() else []),
     ]
     for strategy in strategies:
         async with open_model(speculative=strategy) as ctx:
             assert await Story(ctx, n, sampling).run() == plain, strategy
-            assert ctx.stats.drafted > 0 or strategy == PromptLookup()
+            assert ctx.stats.drafted > 0 or strategy in (PromptLookup(), Suffix())
 
 
 @pytest.mark.parametrize("n", [1, 8])
@@ -121,7 +124,7 @@ async def test_the_torch_backend(tiny_hf_folder: Callable[..., Path]) -> None:
     async with kv.Context.open(tiny_hf_folder("llama"), capacity=1024, kv_dtype="fp32", backend="torch") as ctx:
         trunk = await ctx.branch([7] * 20)
         plain = await (await trunk.fork()).generate(max_tokens=32)
-        for strategy in (PromptLookup(adaptive=False), LastTime()):
+        for strategy in (PromptLookup(adaptive=False), Suffix(adaptive=False), LastTime()):
             drafted = ctx.stats.drafted
             out = await (await trunk.fork()).generate(max_tokens=32, speculative=strategy)
             assert out.tokens == plain.tokens

@@ -205,7 +205,7 @@ async def test_drafters_find_a_loaded_branch(tmp_path: Path) -> None:
         await branch.generate(max_tokens=10)
         await branch.save(path)
         expected = (await branch.generate(max_tokens=30)).tokens
-    for strategy in (kv.spec.Eagle(), kv.spec.PromptLookup(), None):
+    for strategy in (kv.spec.Eagle(), kv.spec.PromptLookup(), kv.spec.Suffix(adaptive=False), None):
         async with nano(speculative=strategy) as ctx:
             loaded = await ctx.load(path)
             assert (await loaded.generate(max_tokens=30)).tokens == expected

@@ -39,6 +39,7 @@ def _draft_model(drafted: Drafted) -> Speculative | None:
 
 # By name; None where the model has none of them.
 STRATEGIES: dict[str, Callable[[Drafted], Speculative | None]] = {
+    "Suffix": lambda drafted: spec.Suffix(adaptive=drafted.adaptive),
     "PromptLookup": lambda drafted: spec.PromptLookup(adaptive=drafted.adaptive),
     "Eagle": _eagle,
     "DraftModel": _draft_model,

@@ -45,7 +45,11 @@ async def test_shares_add_up_to_what_the_context_counts() -> None:
 
 def test_strategies_that_a_model_has() -> None:
     nano = kv.models.nano()
-    assert list(strategies_for(Drafted(model=nano, draft_model=None, adaptive=True))) == ["PromptLookup", "Eagle"]
+    assert list(strategies_for(Drafted(model=nano, draft_model=None, adaptive=True))) == [
+        "Suffix",
+        "PromptLookup",
+        "Eagle",
+    ]
     every = strategies_for(Drafted(model=nano, draft_model=nano, adaptive=False))
-    assert list(every) == ["PromptLookup", "Eagle", "DraftModel"]
+    assert list(every) == ["Suffix", "PromptLookup", "Eagle", "DraftModel"]
     assert all(strategy.adaptive is False for strategy in every.values())

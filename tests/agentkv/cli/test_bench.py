@@ -16,6 +16,7 @@ import agentkv as kv
 from agentkv._bench.results import BenchResult
 from agentkv._bench.row_costs import ROWS, ModelFacts
 from agentkv._bench.speculation import measure as speculation_measure
+from agentkv._bench.strategies import STRATEGIES
 from agentkv._bench.work import KINDS, read_work
 from agentkv.cli import app
 from agentkv.cli.bench import _check_lossless, _Run
@@ -40,8 +41,9 @@ def test_every_strategy_beside_plain_decoding(folder: Path, prompts: Path) -> No
     assert done.exit_code == 0, done.output
     assert "3 prompts, 1 at a time, greedy" in " ".join(done.output.split())
     rows = [line.split() for line in done.output.splitlines()]
-    assert [row[0] for row in rows if row and row[0] in ("plain", "PromptLookup", "DraftModel", "Eagle")] == [
+    assert [row[0] for row in rows if row and row[0] in ("plain", *STRATEGIES)] == [
         "plain",
+        "Suffix",
         "PromptLookup",
         "DraftModel",
     ]
@@ -67,15 +69,15 @@ def test_json(folder: Path, prompts: Path, options: list[str]) -> None:
     assert done.exit_code == 0, done.output
     report = json.loads(done.stdout)
     assert (report["prompts"], report["branches"], report["repeat"], report["adaptive"]) == (3, 2, 1, False)
-    plain, lookup, model = report["results"]
-    assert [result["name"] for result in report["results"]] == ["plain", "PromptLookup", "DraftModel"]
+    plain, suffix, lookup, model = report["results"]
+    assert [result["name"] for result in report["results"]] == ["plain", "Suffix", "PromptLookup", "DraftModel"]
     assert {result["tokens"] for result in report["results"]} == {plain["tokens"]}
     assert all(result["same_output"] for result in report["results"])
     assert plain["tokens_per_forward"] == 1
     assert plain["forwards_per_token"] < 1  # two branches share forwards
     assert plain["drafted"] == 0 < model["accepted"] <= model["drafted"]
     assert model["tokens_per_forward"] > 1
-    assert lookup["drafted"] >= lookup["accepted"]
+    assert all(drafts["drafted"] >= drafts["accepted"] for drafts in (suffix, lookup))
     assert sum(model["accepted_by_depth"]) == model["accepted"]  # of each depth, without a schema
     assert model["accepted_by_depth"] == sorted(model["accepted_by_depth"], reverse=True)
     assert 0 < model["accepted_by_depth"][0] <= model["drafts"]
@@ -164,7 +166,9 @@ def test_all_kinds_of_work_over_a_name_that_is_no_folder(tmp_path: Path, monkeyp
     done = run("nano", "--json", *FEW, "--capacity", 4096)
     assert done.exit_code == 0, done.output
     results = json.loads(done.stdout)["results"]
-    assert [result["work"] for result in results] == [kind for kind in KINDS for _ in range(3)]
+    assert [result["work"] for result in results] == [
+        kind for kind in KINDS for _ in ("plain", "Suffix", "PromptLookup", "Eagle")
+    ]
     assert all(result["same_output"] for result in results)
 
 
@@ -185,7 +189,7 @@ def test_an_interrupt_leaves_the_kinds_of_work_that_are_complete(folder: Path, m
     done = run(folder, "--work", "prose,extract", "--n", 1, "--json", *FEW)
     assert done.exit_code == 130
     assert "stopped" in done.stderr
-    assert [result["work"] for result in json.loads(done.stdout)["results"]] == ["prose", "prose"]
+    assert [result["work"] for result in json.loads(done.stdout)["results"]] == ["prose"] * 3
 
 
 @pytest.mark.parametrize(("exact", "status"), [(True, 1), (False, None)])

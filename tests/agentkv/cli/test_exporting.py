@@ -15,7 +15,7 @@ import agentkv as kv
 from agentkv._console.progress import Display
 from agentkv._model.export import _end
 from tests.conftest import FolderFactory
-from tests.waiting import until_sync
+from tests.waiting import PATIENCE, until_sync
 
 pytestmark = pytest.mark.asyncio
 
@@ -45,7 +45,8 @@ async def test_a_folder_is_exported_once(
     assert len(entries()) == 1
 
 
-async def test_cancelled_it_leaves_nothing(tiny_hf_folder: FolderFactory) -> None:
+async def test_cancelled_it_leaves_nothing(tiny_hf_folder: FolderFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentkv._model.export.GRACE_S", PATIENCE)
     source = tiny_hf_folder("llama", layers=1)
 
     async def open_it() -> None:

@@ -72,7 +72,7 @@ def argument(rng: random.Random, name: str, others: list[Any]) -> Any:
 
 
 SAVED = tempfile.TemporaryDirectory()
-REQUIRED = {"prompt": "x", "to": 0, "choices": ["a"], "text": "x", "ids": [1]}
+REQUIRED = {"prompt": "x", "to": 0, "choices": ["a"], "text": "x", "ids": [1], "p0": 0, "p1": 1}
 
 
 async def call(function: Callable[..., Any], arguments: dict[str, Any]) -> None:

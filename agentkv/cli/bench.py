@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -169,7 +170,7 @@ def _measure(
                 progress.update(task, description=kind)
                 if not stderr.is_terminal:
                     stderr.print(escaped(f"{kind}: {len(prompts)} prompts"))
-                advance = lambda: progress.advance(task)  # noqa: E731
+                advance = partial(progress.advance, task)
                 run.results += await measure(folder, strategies, kind, prompts, settings, advance)
 
         try:

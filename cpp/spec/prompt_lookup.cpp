@@ -44,16 +44,13 @@ void PromptLookup::propose(std::span<DraftRequest> requests) {
   }
 }
 
-// The text that the branch itself is writing goes on with its pending token and then with the guess, so that a
-// repetition is continued for as long as wanted.
 void PromptLookup::merge(const NgramIndex::Match& match, bool at_end, std::int32_t max_depth) {
   const std::span<const Token> after = index_.after(match.end);
   path_.assign(1, nodes_[0].token);
   std::int32_t parent = 0;
   for (std::int32_t depth = 0; depth < max_depth; ++depth) {
-    const auto at = static_cast<std::size_t>(depth);
-    if (at >= after.size() && !at_end) return;
-    const Token token = at < after.size() ? after[at] : path_[at - after.size()];
+    const Token token = next_of(after, at_end, path_, depth);
+    if (token < 0) return;
     path_.push_back(token);
     std::int32_t node = child_of(parent, token);
     if (node < 0) {

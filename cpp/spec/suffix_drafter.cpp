@@ -100,7 +100,7 @@ void SuffixDrafter::expand(std::int32_t at) {
   std::int32_t longest = 0;
   for (std::uint32_t i = begin; i < end; ++i) {
     Occurrence& occurrence = occurrences_[i];
-    occurrence.next = next_of(occurrence, depth);
+    occurrence.next = next_of(occurrence.after, occurrence.own, path_, depth);
     if (occurrence.next < 0) continue;
     whole += weight(occurrence.length + depth);
     longest = std::max(longest, occurrence.length + depth);
@@ -132,14 +132,6 @@ void SuffixDrafter::add_child(std::int32_t parent, std::uint32_t begin, std::uin
                     .path = above.path * confidence,
                     .begin = begin,
                     .end = end});
-}
-
-// The text that the branch itself is writing goes on with its pending token and then with the guess, so that a
-// repetition is continued for as long as wanted.
-Token SuffixDrafter::next_of(const Occurrence& occurrence, std::int32_t depth) const {
-  const auto at = static_cast<std::size_t>(depth);
-  if (at < occurrence.after.size()) return occurrence.after[at];
-  return occurrence.own ? path_[at - occurrence.after.size()] : -1;
 }
 
 }  // namespace agentkv

@@ -58,8 +58,6 @@ class SuffixDrafter final : public TextDrafter {
   void collect(const DraftRequest& request);
   void expand(std::int32_t node);
   void add_child(std::int32_t parent, std::uint32_t begin, std::uint32_t end, double whole);
-  // The token with which an occurrence goes on at a depth; -1 where its text ends.
-  Token next_of(const Occurrence& occurrence, std::int32_t depth) const;
   void grow(DraftRequest& request);
 
   const SuffixOptions options_;

@@ -37,4 +37,10 @@ NgramIndex::Line& TextDrafter::caught_up(BranchId branch, std::span<const Token>
   return line;
 }
 
+Token TextDrafter::next_of(std::span<const Token> after, bool own, std::span<const Token> path, std::int32_t depth) {
+  const auto at = static_cast<std::size_t>(depth);
+  if (at < after.size()) return after[at];
+  return own ? path[at - after.size()] : -1;
+}
+
 }  // namespace agentkv

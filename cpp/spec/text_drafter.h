@@ -27,6 +27,11 @@ class TextDrafter : public Drafter {
   // The branch's line, with all of its history but the pending token.
   NgramIndex::Line& caught_up(BranchId branch, std::span<const Token> history);
 
+  // The token at a depth below the pending one, path[0], of a text that goes on as `after`; -1 where it ends. The text
+  // that the branch itself is writing goes on with the pending token and then with the guess, so that a repetition is
+  // continued for as long as wanted. path: from the pending token down to that depth.
+  static Token next_of(std::span<const Token> after, bool own, std::span<const Token> path, std::int32_t depth);
+
   NgramIndex index_;
 
  private:

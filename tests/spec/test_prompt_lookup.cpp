@@ -10,26 +10,12 @@
 #include "core/errors.h"
 #include "cpp/check.h"
 #include "spec/prompt_lookup.h"
+#include "spec/text_drafts.h"
 
 using namespace agentkv;
+using namespace agentkv::testing;
 
 namespace {
-
-using Tokens = std::vector<Token>;
-
-Draft propose(PromptLookup& drafter, BranchId branch, const Tokens& history, std::int32_t max_nodes = 64,
-              std::int32_t max_depth = 64) {
-  DraftRequest request{branch, history, max_nodes, max_depth};
-  drafter.propose({&request, 1});
-  check_draft(request.draft, 1 << 20);
-  CHECK_EQ(request.draft.confidence.size(), request.draft.size());
-  CHECK(static_cast<std::int32_t>(request.draft.size()) <= max_nodes);
-  return request.draft;
-}
-
-void write(PromptLookup& drafter, BranchId branch, Pos first, const Tokens& tokens) {
-  drafter.observe(branch, first, tokens, {});
-}
 
 std::int32_t matched(const Draft& draft) {  // the length that the first node's confidence l / (l + 1) tells
   return static_cast<std::int32_t>(std::lround(draft.confidence[0] / (1 - draft.confidence[0])));
@@ -49,11 +35,7 @@ struct Scan {
   std::pair<std::int32_t, std::set<Token>> longest(const Tokens& history, std::int32_t max_ngram) const {
     std::pair<std::int32_t, std::set<Token>> best;
     for (const Entry& entry : entries) {
-      std::int32_t length = 0;
-      while (length < max_ngram && length < static_cast<std::int32_t>(std::min(history.size(), entry.context.size())) &&
-             history[history.size() - 1 - length] == entry.context[entry.context.size() - 1 - length]) {
-        ++length;
-      }
+      const std::int32_t length = agree(history, entry.context, max_ngram);
       if (length > best.first) best = {length, {}};
       if (length == best.first) best.second.insert(entry.next);
     }

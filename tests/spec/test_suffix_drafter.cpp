@@ -11,27 +11,12 @@
 #include "core/errors.h"
 #include "cpp/check.h"
 #include "spec/suffix_drafter.h"
+#include "spec/text_drafts.h"
 
 using namespace agentkv;
+using namespace agentkv::testing;
 
 namespace {
-
-using Tokens = std::vector<Token>;
-
-Draft propose(SuffixDrafter& drafter, BranchId branch, const Tokens& history, std::int32_t max_nodes = 64,
-              std::int32_t max_depth = 16) {
-  DraftRequest request{branch, history, max_nodes, max_depth};
-  drafter.propose({&request, 1});
-  check_draft(request.draft, 1 << 20);
-  CHECK_EQ(request.draft.confidence.size(), request.draft.size());
-  CHECK(static_cast<std::int32_t>(request.draft.size()) <= max_nodes);
-  CHECK(request.draft.depth() <= max_depth);
-  return request.draft;
-}
-
-void write(SuffixDrafter& drafter, BranchId branch, Pos first, const Tokens& tokens) {
-  drafter.observe(branch, first, tokens, {});
-}
 
 Tokens random_text(std::mt19937& random, std::size_t n, std::size_t vocabulary) {
   Tokens text(n);
@@ -42,6 +27,7 @@ Tokens random_text(std::mt19937& random, std::size_t n, std::size_t vocabulary) 
 // All that was written: each token with what stood before it on its branch.
 struct Scan {
   static constexpr std::array<std::int32_t, 5> kLengths{1, 2, 4, 8, 16};
+  static constexpr std::int32_t kMost = 32;
   struct Entry {
     Tokens context;
     Token next;
@@ -52,14 +38,14 @@ struct Scan {
   // the longest of kLengths that any does.
   std::map<Token, double> parts(const Tokens& history) const {
     std::int32_t most = 0;
-    for (const Entry& entry : entries) most = std::max(most, agree(entry.context, history));
+    for (const Entry& entry : entries) most = std::max(most, agree(entry.context, history, kMost));
     std::int32_t least = 0;
     for (const std::int32_t length : kLengths) least = length <= most ? length : least;
     std::map<Token, double> parts;
     double whole = 0;
     std::int32_t longest = 0;
     for (const Entry& entry : entries) {
-      const std::int32_t length = agree(entry.context, history);
+      const std::int32_t length = agree(entry.context, history, kMost);
       if (least == 0 || length < least) continue;
       parts[entry.next] += length * length;
       whole += length * length;
@@ -67,16 +53,6 @@ struct Scan {
     }
     for (auto& [token, part] : parts) part /= whole + longest * static_cast<double>(parts.size());
     return parts;
-  }
-
-  static std::int32_t agree(const Tokens& one, const Tokens& other) {
-    std::int32_t length = 0;
-    while (length < 32 && length < static_cast<std::int32_t>(std::min(one.size(), other.size())) &&
-           one[one.size() - 1 - static_cast<std::size_t>(length)] ==
-               other[other.size() - 1 - static_cast<std::size_t>(length)]) {
-      ++length;
-    }
-    return length;
   }
 };
 

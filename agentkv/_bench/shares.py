@@ -53,8 +53,10 @@ def _decoded(steps: list[bytes]) -> Iterator[Share]:
 
 
 class _KeepingEngine:
-    """An engine whose steps leave their shares; everything else is the engine's. A trace has them too, and digests, which
-    would be measured with the rest."""
+    """An engine whose steps leave their shares; everything else is the engine's.
+
+    A trace has them too, and digests of logits, which would be measured with the rest.
+    """
 
     def __init__(self, engine: StepEngine, shares: StepShares) -> None:
         self._engine = engine

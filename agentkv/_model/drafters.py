@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 from enum import Enum
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias
 
 from .._types.checks import truth_of
-from .._types.errors import AgentKVError, InvalidInput, opening_error
-from ..spec import Strategy
+from .._types.errors import AgentKVError, opening_error
+from ..spec import Mixed, Strategy
 from ..spec._built_in import BuiltIn, DraftTarget, close_drafter
-from ..spec._checked import checked
+from ..spec._checked import checked, checked_single
 
 if TYPE_CHECKING:
     from agentkv_runtime.speculation import Drafter
 
-Speculative: TypeAlias = BuiltIn | Strategy
+Speculative: TypeAlias = BuiltIn | Mixed | Strategy
 
 
 class Inherit(Enum):
@@ -29,23 +28,9 @@ INHERIT = Inherit.INHERIT
 
 def checked_strategy(speculative: object) -> Speculative | None:
     """Returns a strategy, or None. Raises InvalidInput for anything else."""
-    if speculative is None or isinstance(speculative, BuiltIn):
+    if speculative is None or isinstance(speculative, Mixed):
         return speculative
-    propose = getattr(speculative, "propose", None)
-    if isinstance(speculative, type):
-        if callable(propose) or issubclass(speculative, BuiltIn):
-            raise InvalidInput(f"speculative is the class {speculative.__name__}; pass an object of it")
-    elif callable(propose):
-        if inspect.iscoroutinefunction(propose):
-            raise InvalidInput(
-                f"{type(speculative).__name__}.propose is a coroutine function, but the step loop calls it between two "
-                "forwards; make it a plain function"
-            )
-        return cast("Strategy", speculative)
-    raise InvalidInput(
-        f"speculative is a {type(speculative).__name__}, but it must be None, kv.spec.Suffix, "
-        "kv.spec.PromptLookup, kv.spec.DraftModel, kv.spec.Eagle, or an object with `propose` (see kv.spec.Strategy)"
-    )
+    return checked_single(speculative)
 
 
 class Speculation:
@@ -54,7 +39,7 @@ class Speculation:
     def __init__(self, default: Speculative | None, target: DraftTarget) -> None:
         self._default = default
         self._target = target
-        self._drafters: dict[BuiltIn | int, Drafter] = {}
+        self._drafters: dict[BuiltIn | Mixed | int, Drafter] = {}
 
     def resolve(self, speculative: object) -> Speculative | None:
         """The strategy for a call's `speculative` argument. Raises InvalidInput."""
@@ -65,10 +50,11 @@ class Speculation:
 
         Raises ModelError, DraftMismatch.
         """
-        if strategy is None:
-            return None
+        return None if strategy is None else self._opened(strategy)
+
+    def _opened(self, strategy: Speculative) -> Drafter:
         # An object with `propose` is keyed by identity: its drafter keeps it alive.
-        key = strategy if isinstance(strategy, BuiltIn) else id(strategy)
+        key = strategy if isinstance(strategy, BuiltIn | Mixed) else id(strategy)
         if key not in self._drafters:
             self._drafters[key] = self._open(strategy)
         return self._drafters[key]
@@ -85,8 +71,10 @@ class Speculation:
 
     def _open(self, strategy: Speculative) -> Drafter:
         try:
-            from agentkv_runtime.speculation import PythonDrafter
+            from agentkv_runtime.speculation import MixedDrafter, PythonDrafter
 
+            if isinstance(strategy, Mixed):
+                return MixedDrafter([self._opened(part) for part in strategy.strategies])
             if isinstance(strategy, BuiltIn):
                 drafter: Drafter = strategy._open(self._target)
             else:

@@ -159,6 +159,7 @@ def open_model(options: Options) -> tuple[NativeHost, OpenModel]:
         path=info.path,
         folder=source,
         vocab_size=info.vocab_size,
+        token_bytes=token_bytes,
         fingerprint=fingerprint,
         capacity=options.capacity,
         kv_dtype=options.kv_dtype,

@@ -30,8 +30,10 @@ Description: TypeAlias = GrammarSource[Any] | Constraint
 
 _KEPT = 64  # compiled constraints that stay cached without a branch that needs them
 
-Turn: TypeAlias = tuple[int, Rule | None, list[int], list[int], list[int], int]
-Answer: TypeAlias = tuple[list[int], list[int], bool, str]
+Turn: TypeAlias = tuple[int, Rule | None, list[int], int]
+Answer: TypeAlias = tuple[list[int], bool, str]
+DraftTurn: TypeAlias = tuple[int, list[int], list[int], int]
+DraftAnswer: TypeAlias = tuple[list[int], list[int], list[int], str]
 MaskTurn: TypeAlias = tuple[int, list[int], list[int], Masks]
 
 
@@ -45,19 +47,24 @@ class ConstraintDriver:
     def take_turns(self, turns: list[Turn], ended: list[int]) -> list[Answer]:
         """Advances each matcher by its new tokens, on the step loop's thread.
 
-        Returns for each turn the allowed draft nodes, the forced tokens, whether the output is complete, and the fault.
+        Returns for each turn the forced tokens, whether the output is complete, and the fault.
         """
         for job in ended:
             self._end(job)
         return [self._answer(*turn) for turn in turns]
 
+    def grow_drafts(self, turns: list[DraftTurn]) -> list[DraftAnswer]:
+        """Fits drafts to the constraints, on the step loop's thread.
+
+        Returns for each draft the allowed nodes, the tokens and parents of nodes to add, and the fault.
+        """
+        return [self._grown(*turn) for turn in turns]
+
     def fill_masks(self, turns: list[MaskTurn]) -> list[str]:
         """Fills the token masks of each turn; returns the faults, "" for none. On a thread beside the forward."""
         return [self._fill(*turn) for turn in turns]
 
-    def _answer(
-        self, job: int, rule: Rule | None, said: list[int], tokens: list[int], parents: list[int], most: int
-    ) -> Answer:
+    def _answer(self, job: int, rule: Rule | None, said: list[int], most: int) -> Answer:
         try:
             if rule is not None:
                 self._rules[job] = rule
@@ -65,13 +72,22 @@ class ConstraintDriver:
             state = self._states[job]
             state.advance(said)
             if state.complete:
-                return [], [], True, ""
-            forced = state.forced(most)
-            return state.allowed(tokens, parents), forced, False, ""
+                return [], True, ""
+            return state.forced(most), False, ""
         except BaseException as error:  # a user's object may raise anything, and other turns continue
-            self._rules.pop(job, None)
-            self._states.pop(job, None)
-            return [], [], False, _reason(error)
+            self._forget(job)
+            return [], False, _reason(error)
+
+    def _grown(self, job: int, tokens: list[int], parents: list[int], most: int) -> DraftAnswer:
+        try:
+            return *self._states[job].grow(tokens, parents, most), ""
+        except BaseException as error:
+            self._forget(job)
+            return [], [], [], _reason(error)
+
+    def _forget(self, job: int) -> None:
+        self._rules.pop(job, None)
+        self._states.pop(job, None)
 
     def _fill(self, job: int, tokens: list[int], parents: list[int], masks: Masks) -> str:
         try:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._types.show import safe_str
-from ._matcher import ConstraintFailed, DraftTreeWalk, Masks, Matcher
+from ._matcher import ConstraintFailed, Growth, Masks, Matcher, grow
 from .constraint import Constraint
 
 T = TypeVar("T")
@@ -66,18 +66,12 @@ class CustomMatcher:
             if len(only) != 1 or not self.step(only[0]):
                 break
             path.append(only[0])
-            self._look()
         self.back(len(path))
         return path
 
-    def allowed(self, tokens: list[int], parents: list[int]) -> list[int]:
-        """Draft nodes that may follow, with all their ancestors, ascending."""
-        walk = DraftTreeWalk(self, tokens, parents)
-        nodes = []
-        for node in walk.visit():
-            nodes.append(node)
-            self._look()
-        return sorted([*nodes, *walk.ends])
+    def grow(self, tokens: list[int], parents: list[int], most: int) -> Growth:
+        """Fits a draft to the constraint, with up to `most` nodes added."""
+        return grow(self, tokens, parents, most)
 
     def fill_masks(self, tokens: list[int], parents: list[int], masks: Masks) -> None:
         """Sets the bits of the allowed tokens: row 0 for the current position, row 1 + i after draft node i."""
@@ -95,6 +89,7 @@ class CustomMatcher:
             return False
         self._ask("advance", self._constraint.advance, token)
         self._at = (*self._at, token)
+        self._look()
         return True
 
     def back(self, n: int) -> None:

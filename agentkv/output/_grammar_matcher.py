@@ -6,7 +6,7 @@ from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from ._llguidance import llguidance
-from ._matcher import ConstraintFailed, DraftTreeWalk, Masks, Matcher
+from ._matcher import ConstraintFailed, DraftTreeWalk, Growth, Masks, Matcher, grow
 from ._numbers import NumberTokens, digits_left, most_digits
 
 if TYPE_CHECKING:
@@ -110,10 +110,9 @@ class GrammarState:
         """Up to `most` next tokens of which each is the only one that its mask allows."""
         return self.matcher.compute_ff_tokens()[:most] if most else []
 
-    def allowed(self, tokens: list[int], parents: list[int]) -> list[int]:
-        """Draft nodes that may follow, ascending; an end token where the output may end, with nothing after it."""
-        walk = DraftTreeWalk(_MatcherCursor(self.matcher, self._vocabulary), tokens, parents)
-        return sorted([*walk.visit(), *walk.ends])
+    def grow(self, tokens: list[int], parents: list[int], most: int) -> Growth:
+        """Fits a draft to the grammar, with up to `most` nodes added."""
+        return grow(_MatcherCursor(self.matcher, self._vocabulary), tokens, parents, most)
 
     def fill_masks(self, tokens: list[int], parents: list[int], masks: Masks) -> None:
         """Sets the bits of the allowed tokens: row 0 for the current position, row 1 + i after draft node i."""
@@ -175,6 +174,10 @@ class _MatcherCursor:
         """Undoes the last n steps."""
         del self.path[len(self.path) - n :]
         self._moved = None
+
+    def forced(self, most: int) -> list[int]:
+        """Up to `most` next tokens of which each is the only one that its mask allows."""
+        return self.matcher.compute_ff_tokens()[:most] if most else []
 
     def ends(self, token: int) -> bool:
         """Returns whether this is an end token of the model."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,17 @@ Masks = NDArray[np.uint32]  # [1 + nodes, words]
 
 class ConstraintFailed(Exception):
     """A constraint cannot be followed; the message gives the reason."""
+
+
+class Growth(NamedTuple):
+    """What a constraint makes of a draft."""
+
+    allowed: list[int]
+    """Nodes that may follow, ascending, with all their ancestors."""
+    tokens: list[int]
+    """More nodes: each the only token that may follow its parent."""
+    parents: list[int]
+    """Of `tokens`: a node of the draft, or an earlier one of these, counted on from the draft's size."""
 
 
 class Matcher(Protocol):
@@ -28,8 +39,8 @@ class Matcher(Protocol):
     def forced(self, most: int) -> list[int]:
         """Up to `most` next tokens of which each is the only one allowed."""
 
-    def allowed(self, tokens: list[int], parents: list[int]) -> list[int]:
-        """Nodes of a draft that may follow, with all their ancestors."""
+    def grow(self, tokens: list[int], parents: list[int], most: int) -> Growth:
+        """Fits a draft to the constraint, with up to `most` nodes added."""
 
     def fill_masks(self, tokens: list[int], parents: list[int], masks: Masks) -> None:
         """Sets the bits of the allowed tokens, uint32 [1 + nodes, words]: row 0 here, row 1 + i after draft node i.
@@ -56,6 +67,9 @@ class Steppable(Protocol):
 
     def back(self, n: int) -> object:
         """Undoes the last n steps."""
+
+    def forced(self, most: int) -> list[int]:
+        """Up to `most` next tokens of which each is the only one allowed."""
 
     def ends(self, token: int) -> bool:
         """Returns whether this is an end token, which nothing follows and which is no step."""
@@ -112,3 +126,25 @@ class DraftTreeWalk:
         if len(self._path) > length:
             self._state.back(len(self._path) - length)
             del self._path[length:]
+
+
+def grow(state: Steppable, tokens: list[int], parents: list[int], most: int) -> Growth:
+    """Fits a draft to the constraint that a state is of: the allowed nodes, and what must follow each of them.
+
+    An end token is allowed where the output may end, with nothing after it.
+    """
+    walk = DraftTreeWalk(state, tokens, parents)
+    drafted = set(zip(parents, tokens, strict=True))
+    grown = Growth([], [], [])
+    for node in walk.visit():
+        grown.allowed.append(node)
+        forced, parent = state.forced(most - len(grown.tokens)), node
+        if forced and (node, forced[0]) in drafted:
+            continue  # that node is visited, too
+        for token in forced:
+            grown.tokens.append(token)
+            grown.parents.append(parent)
+            parent = len(tokens) + len(grown.tokens) - 1
+    grown.allowed.extend(walk.ends)
+    grown.allowed.sort()
+    return grown

@@ -11,7 +11,7 @@ from agentkv_runtime.formats.thought import Place, Stage
 from agentkv_runtime.text.added_tokens import ControlledText
 from numpy.typing import NDArray
 
-from ._matcher import Masks, Matcher, Rule
+from ._matcher import Growth, Masks, Matcher, Rule
 
 if TYPE_CHECKING:
     from agentkv_runtime.text.tokenizer import Tokenizer
@@ -174,12 +174,13 @@ class ThinkingState:
             return list(self._at.forced[:most])
         return [] if self._inner is None else self._inner.forced(most)
 
-    def allowed(self, tokens: list[int], parents: list[int]) -> list[int]:
-        """Draft nodes that may follow. Nodes after a thought that closes within the draft wait for the next turn."""
+    def grow(self, tokens: list[int], parents: list[int], most: int) -> Growth:
+        """Fits a draft to the rule. Nodes after a thought that closes within the draft wait for the next turn."""
         nodes = [node for node, at in enumerate(self._places(tokens, parents)) if at is not None]
         if self._inner is None:
-            return nodes
-        return sorted(set(nodes).intersection(self._inner.allowed(tokens, parents)))
+            return Growth(nodes, [], [])
+        grown = self._inner.grow(tokens, parents, most)
+        return grown._replace(allowed=sorted(set(nodes).intersection(grown.allowed)))
 
     def fill_masks(self, tokens: list[int], parents: list[int], masks: Masks) -> None:
         """Sets the bits of the allowed tokens: row 0 for the current position, row 1 + i after draft node i."""

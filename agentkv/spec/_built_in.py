@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ class DraftTarget:
     path: Path
     folder: ModelFolder | None  # None where torch runs a Hugging Face folder
     vocab_size: int
+    token_bytes: Sequence[bytes]  # [vocab_size]
     fingerprint: Callable[[], str]  # of the program
     capacity: int
     kv_dtype: str

@@ -2,22 +2,46 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Iterable, Sized
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .._types.errors import InvalidInput
 from .._types.show import preview
+from ._built_in import BuiltIn
 from .strategy import Draft
 
 if TYPE_CHECKING:
     from .strategy import Strategy
 
 T = TypeVar("T")
+
+
+def checked_single(speculative: object) -> BuiltIn | Strategy:
+    """Returns a strategy that is not made of others. Raises InvalidInput for anything else."""
+    if isinstance(speculative, BuiltIn):
+        return speculative
+    propose = getattr(speculative, "propose", None)
+    if isinstance(speculative, type):
+        if callable(propose) or issubclass(speculative, BuiltIn):
+            raise InvalidInput(f"speculative is the class {speculative.__name__}; pass an object of it")
+    elif callable(propose):
+        if inspect.iscoroutinefunction(propose):
+            raise InvalidInput(
+                f"{type(speculative).__name__}.propose is a coroutine function, but the step loop calls it between two "
+                "forwards; make it a plain function"
+            )
+        return cast("Strategy", speculative)
+    raise InvalidInput(
+        f"speculative is a {type(speculative).__name__}, but it must be None, kv.spec.Suffix, "
+        "kv.spec.PromptLookup, kv.spec.DraftModel, kv.spec.Eagle, kv.spec.Mixed of them, or an object with `propose` "
+        "(see kv.spec.Strategy)"
+    )
 
 
 class CheckedStrategy:

@@ -57,8 +57,11 @@ class Suffix(BuiltIn):
     def _open(self, target: DraftTarget) -> Drafter:
         from agentkv_runtime.errors import TensorFileError
         from agentkv_runtime.speculation import SuffixDrafter
+        from agentkv_runtime.text.spellings import spellings
 
-        drafter = SuffixDrafter(max_nodes=self.max_nodes, max_tokens=self.max_tokens)
+        drafter = SuffixDrafter(
+            max_nodes=self.max_nodes, max_tokens=self.max_tokens, spellings=spellings(target.token_bytes)
+        )
         if corpus := self._corpus(target):
             try:
                 for text in corpus.read():

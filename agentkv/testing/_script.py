@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._types.errors import InvalidInput
 from ..output._compiler import ConstraintCompiler
-from ..output._matcher import ConstraintFailed, Masks, Matcher, Rule
+from ..output._matcher import ConstraintFailed, Growth, Masks, Matcher, Rule
 from ..output._thinking import ThinkingRule
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class ReplyRule:
     def _check(self, state: Matcher) -> None:
         said = [token for token in self._tokens if token not in self._eos]
         for place, token in enumerate(said):
-            if not state.allowed([token], [-1]):
+            if not state.grow([token], [-1], 0).allowed:
                 before = self._text(said[:place])
                 begin = self._text(said).find(self._opener)
                 is_within_opener = 0 <= begin <= len(before) < begin + len(self._opener)
@@ -98,7 +98,7 @@ class ReplyRule:
                     f"{_NO_CALLS if is_within_opener else _OTHER_CALLS}"
                 )
             state.advance([token])
-        if not state.complete and len(said) < len(self._tokens) and not state.allowed(self._tokens[-1:], [-1]):
+        if not state.complete and len(said) < len(self._tokens) and not state.grow(self._tokens[-1:], [-1], 0).allowed:
             raise ConstraintFailed(
                 f"the grammar of the generation does not allow the end after {self._text(said)!r}; is anything missing?"
             )
@@ -128,9 +128,9 @@ class ReplyState:
         """Up to `most` next tokens of the reply, without end tokens."""
         return [token for token in self._tokens[:most] if token not in self._eos]
 
-    def allowed(self, tokens: list[int], parents: list[int]) -> list[int]:
+    def grow(self, tokens: list[int], parents: list[int], most: int) -> Growth:
         """Draft nodes whose path agrees with the reply."""
-        return [node for node, place in enumerate(self._places(tokens, parents)) if place is not None]
+        return Growth([node for node, place in enumerate(self._places(tokens, parents)) if place is not None], [], [])
 
     def fill_masks(self, tokens: list[int], parents: list[int], masks: Masks) -> None:
         """Sets one bit per row: the next token of the reply."""

@@ -29,7 +29,7 @@ nb::list list_of(std::span<const std::int32_t> values) {
   return list;
 }
 
-nb::list nodes_of(const Draft* draft) { return draft ? list_of(draft->tokens) : nb::list(); }
+nb::list tokens_of(const Draft* draft) { return draft ? list_of(draft->tokens) : nb::list(); }
 nb::list parents_of(const Draft* draft) { return draft ? list_of(draft->parents) : nb::list(); }
 
 // Valid for the length of a call.
@@ -53,7 +53,9 @@ class PythonConstraint final : public Constraint {
 class PythonConstraintDriver final : public ConstraintDriver {
  public:
   explicit PythonConstraintDriver(const nb::object& answers)
-      : take_turns_(answers.attr("take_turns")), fill_masks_(answers.attr("fill_masks")) {}
+      : take_turns_(answers.attr("take_turns")),
+        grow_drafts_(answers.attr("grow_drafts")),
+        fill_masks_(answers.attr("fill_masks")) {}
 
   void take_turns(std::span<ConstraintTurn> turns, std::span<const JobId> ended) override {
     const nb::gil_scoped_acquire gil;
@@ -66,13 +68,25 @@ class PythonConstraintDriver final : public ConstraintDriver {
     });
   }
 
+  void grow_drafts(std::span<DraftTurn> turns) override {
+    const nb::gil_scoped_acquire gil;
+    guarded([&] {
+      nb::list asked;
+      for (const DraftTurn& turn : turns) {
+        asked.append(nb::make_tuple(turn.job, tokens_of(turn.draft), parents_of(turn.draft), turn.max_added));
+      }
+      const auto answers = nb::cast<nb::list>(grow_drafts_(asked));
+      for (std::size_t i = 0; i < turns.size(); ++i) take_answer(turns[i], answers[i]);
+    });
+  }
+
   void fill_masks(std::span<MaskRequest> requests) override {
     const nb::gil_scoped_acquire gil;
     guarded([&] {
       nb::list asked;
       for (const MaskRequest& request : requests) {
         const std::size_t rows = 1 + (request.draft ? request.draft->size() : 0);
-        asked.append(nb::make_tuple(request.job, nodes_of(request.draft), parents_of(request.draft),
+        asked.append(nb::make_tuple(request.job, tokens_of(request.draft), parents_of(request.draft),
                                     view_of(request.masks, rows)));
       }
       const auto errors = nb::cast<nb::list>(fill_masks_(asked));
@@ -84,14 +98,19 @@ class PythonConstraintDriver final : public ConstraintDriver {
   static nb::tuple asked_of(const ConstraintTurn& turn) {
     const auto* constraint = static_cast<const PythonConstraint*>(turn.constraint);
     const nb::object rule = turn.first ? constraint->rule() : nb::none();
-    return nb::make_tuple(turn.job, rule, list_of(turn.said), nodes_of(turn.draft), parents_of(turn.draft),
-                          turn.max_forced);
+    return nb::make_tuple(turn.job, rule, list_of(turn.said), turn.max_forced);
   }
 
   static void take_answer(ConstraintTurn& turn, const nb::handle& answer) {
+    turn.forced = nb::cast<std::vector<Token>>(answer[0]);
+    turn.complete = nb::cast<bool>(answer[1]);
+    turn.error = nb::cast<std::string>(answer[2]);
+  }
+
+  static void take_answer(DraftTurn& turn, const nb::handle& answer) {
     turn.allowed = nb::cast<std::vector<std::int32_t>>(answer[0]);
-    turn.forced = nb::cast<std::vector<Token>>(answer[1]);
-    turn.complete = nb::cast<bool>(answer[2]);
+    turn.added = nb::cast<std::vector<Token>>(answer[1]);
+    turn.added_parents = nb::cast<std::vector<std::int32_t>>(answer[2]);
     turn.error = nb::cast<std::string>(answer[3]);
   }
 
@@ -108,6 +127,7 @@ class PythonConstraintDriver final : public ConstraintDriver {
   friend int clear_driver(PyObject* self);
 
   nb::object take_turns_;
+  nb::object grow_drafts_;
   nb::object fill_masks_;
 };
 
@@ -117,6 +137,7 @@ int traverse_driver(PyObject* self, visitproc visit, void* arg) {
   if (!nb::inst_ready(self)) return 0;
   const auto* driver = nb::inst_ptr<PythonConstraintDriver>(self);
   Py_VISIT(driver->take_turns_.ptr());
+  Py_VISIT(driver->grow_drafts_.ptr());
   Py_VISIT(driver->fill_masks_.ptr());
   return 0;
 }
@@ -124,6 +145,7 @@ int traverse_driver(PyObject* self, visitproc visit, void* arg) {
 int clear_driver(PyObject* self) {
   auto* driver = nb::inst_ptr<PythonConstraintDriver>(self);
   driver->take_turns_.reset();
+  driver->grow_drafts_.reset();
   driver->fill_masks_.reset();
   return 0;
 }
@@ -162,9 +184,10 @@ void bind_constraint(nb::module_& m) {
                                                        "One that is a Python object.")
       .def(
           nb::init<nb::object>(), "answers"_a, nb::sig("def __init__(self, answers: typing.Any) -> None"),
-          "answers.take_turns([(job, rule or None, said, draft tokens, draft parents, most forced)], ended jobs) gives "
-          "[(allowed nodes, forced tokens, complete, error)]: a job's first turn comes with its rule and all that its "
-          "output has said. answers.fill_masks([(job, tokens, parents, masks: uint32 [1 + nodes, mask_words])]) fills "
+          "answers.take_turns([(job, rule or None, said, most forced)], ended jobs) gives [(forced tokens, complete, "
+          "error)]: a job's first turn comes with its rule and all that its output has said. "
+          "answers.grow_drafts([(job, tokens, parents, most added)]) gives [(allowed nodes, added tokens, their "
+          "parents, error)]. answers.fill_masks([(job, tokens, parents, masks: uint32 [1 + nodes, mask_words])]) fills "
           "the masks, zeros before, on another thread, and gives [error]. An error is \"\" where there is none.");
   nb::class_<Constraint>(m, "Constraint", "What a generation may say. Known by its identity.");
   nb::class_<PythonConstraint, Constraint>(m, "PythonConstraint", nb::type_slots(slots), nb::is_weak_referenceable(),

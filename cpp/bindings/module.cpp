@@ -22,6 +22,7 @@ void bind_linear(nb::module_& m);
 void bind_model_runner(nb::module_& m);
 void bind_prompt_lookup(nb::module_& m);
 void bind_suffix_drafter(nb::module_& m);
+void bind_mixed_drafter(nb::module_& m);
 void bind_python_runner(nb::module_& m);
 void bind_reports(nb::module_& m);
 void bind_stored(nb::module_& m);
@@ -55,5 +56,6 @@ NB_MODULE(_core, m) {
   bind_python_runner(m);
   bind_prompt_lookup(m);
   bind_suffix_drafter(m);
+  bind_mixed_drafter(m);
   bind_drafters(m);
 }

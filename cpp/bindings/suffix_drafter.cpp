@@ -20,12 +20,14 @@ void bind_suffix_drafter(nb::module_& m) {
       "or a corpus. Costs no forward.")
       .def(
           "__init__",
-          [](SuffixDrafter* self, std::int32_t max_nodes, std::int64_t max_tokens) {
-            new (self) SuffixDrafter({.max_nodes = max_nodes, .max_tokens = max_tokens});
+          [](SuffixDrafter* self, std::int32_t max_nodes, std::int64_t max_tokens, nb::handle spellings) {
+            new (self) SuffixDrafter(
+                {.max_nodes = max_nodes, .max_tokens = max_tokens, .spellings = tokens_of(spellings)});
           },
           nb::kw_only(), "max_nodes"_a = defaults.max_nodes, "max_tokens"_a = defaults.max_tokens,
-          "A draft has at most max_nodes nodes. max_tokens of text are kept; the oldest is forgotten. Raises "
-          "InvalidDrafter.")
+          "spellings"_a = nb::tuple(),
+          "A draft has at most max_nodes nodes. max_tokens of text are kept; the oldest is forgotten. spellings: for "
+          "each token one that is the same word, by which a lone token is found as well. Raises InvalidDrafter.")
       .def(
           "read_corpus", [](SuffixDrafter& self, nb::handle text) { self.read_corpus(tokens_of(text)); }, "text"_a,
           "Text of earlier processes, tokens of the vocabulary. Call it before the drafter is attached.")

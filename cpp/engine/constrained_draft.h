@@ -4,33 +4,33 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
+#include "engine/constraint.h"
 #include "engine/draft.h"
 
 namespace agentkv {
 
-// First the tokens that the constraint forces, one under the other; then those of a drafter's guess that it allows and
-// that are not forced anyway.
+// First the tokens that the constraint forces, one under the other; then a guess of what follows the last of them.
 class ConstrainedDraft {
  public:
   ConstrainedDraft() = default;
-  // allowed: nodes of `guess`, ascending. Keeps at most `most_guessed` of them.
-  ConstrainedDraft(std::span<const Token> forced, const Draft* guess, std::span<const std::int32_t> allowed,
-                   std::size_t most_guessed);
+  explicit ConstrainedDraft(std::span<const Token> forced);
 
   // All nodes. What runs may be cut to fewer, from the end.
   Draft draft = {};
 
   std::size_t forced() const { return n_forced_; }  // before any cut
-  // What is left of the guess, as its drafter learns of it: forced tokens left out, so that their children follow what
-  // they follow.
+  void follow_with(const Draft& guess);             // in place of the guess before
+  // Leaves the nodes that may follow, and adds those that must.
+  void grow(const DraftTurn& turn);
+
+  // What is left of the guess, as its drafter learns of it.
   Draft guessed() const;
   // Of a chain of nodes from a root down, those of guessed(), under its indices.
   std::vector<std::int32_t> guessed_of(std::span<const std::int32_t> chain) const;
 
  private:
-  void add(const Draft& guess, std::size_t node, std::int32_t parent);
-
   std::size_t n_forced_ = 0;
 };
 

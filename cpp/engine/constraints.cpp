@@ -57,7 +57,6 @@ void Constraints::ask(ConstraintDriver& driver) {
   for (const PendingTurn& pending : pending_) {
     if (pending.job->done() || pending.constrained->constraint->driver().get() != &driver) continue;
     ConstraintTurn turn = turn_of(pending.job->id(), *pending.branch, *pending.constrained);
-    if (pending.speculator && !pending.speculator->draft.empty()) turn.draft = &pending.speculator->draft;
     turn.max_forced = pending.max_forced;
     turns.push_back(std::move(turn));
     asked.push_back(&pending);
@@ -84,8 +83,7 @@ void Constraints::answer(const PendingTurn& pending, ConstraintTurn& turn) {
   answers_.push_back({&pending, std::move(turn)});
 }
 
-// Forced tokens first, since they are certain: each generation as many as it has or its share of the room. Guesses
-// have been cut to the room before.
+// Each generation has as many forced tokens as it has a use for, or its share of the room.
 std::size_t Constraints::share_out(std::size_t room) {
   std::size_t left = room;
   for (std::size_t i = 0; i < answers_.size(); ++i) {
@@ -95,13 +93,60 @@ std::size_t Constraints::share_out(std::size_t room) {
     left -= forced.size();
   }
   for (const Answer& answer : answers_) {
-    const ConstraintTurn& turn = answer.turn;
-    ConstrainedDraft& ride = answer.pending->constrained->ride;
-    ride = ConstrainedDraft(turn.forced, turn.draft, turn.allowed, left);
-    left -= ride.draft.size() - ride.forced();
-    if (turn.draft && ride.draft.empty()) answer.pending->speculator->forbidden();
+    const PendingTurn& pending = *answer.pending;
+    pending.constrained->ride = ConstrainedDraft(answer.turn.forced);
+    if (pending.speculator) pending.speculator->forced = answer.turn.forced;
   }
   return room - left;
+}
+
+void Constraints::grow_drafts(std::size_t room) {
+  forget_done();
+  const auto start = Clock::now();
+  for (const auto& driver : drivers()) ask_to_grow(*driver, room);
+  stats_.constraint_seconds += seconds_since(start);
+}
+
+void Constraints::ask_to_grow(ConstraintDriver& driver, std::size_t room) {
+  std::vector<DraftTurn> turns;
+  std::vector<const PendingTurn*> asked;
+  for (const Answer& answer : answers_) {
+    const PendingTurn& pending = *answer.pending;
+    const bool drafted = pending.speculator && !pending.speculator->draft.empty();
+    if (!drafted || pending.constrained->constraint->driver().get() != &driver) continue;
+    ConstrainedDraft& ride = pending.constrained->ride;
+    ride.follow_with(pending.speculator->draft);
+    turns.push_back({.job = answer.turn.job, .draft = &ride.draft, .max_added = static_cast<std::int32_t>(room)});
+    asked.push_back(&pending);
+  }
+  if (turns.empty()) return;
+  try {
+    driver.grow_drafts(turns);
+  } catch (const std::exception& error) {
+    for (DraftTurn& turn : turns) turn.error = error.what();
+  }
+  for (std::size_t i = 0; i < turns.size(); ++i) {
+    if (!turns[i].error.empty()) {
+      fail(*asked[i], turns[i].error);
+      continue;
+    }
+    ConstrainedDraft& ride = asked[i]->constrained->ride;
+    ride.grow(turns[i]);
+    asked[i]->speculator->draft = ride.guessed();
+  }
+}
+
+void Constraints::add_drafts() {
+  forget_done();
+  for (const Answer& answer : answers_) {
+    const PendingTurn& pending = *answer.pending;
+    if (pending.speculator) pending.constrained->ride.follow_with(pending.speculator->draft);
+  }
+}
+
+// A drafter's fault may have ended generations after their turn.
+void Constraints::forget_done() {
+  std::erase_if(answers_, [](const Answer& answer) { return answer.pending->job->done(); });
 }
 
 void Constraints::begin_masks() {

@@ -1,4 +1,5 @@
-// The constraints of a step's generations: their turns, taken together, and their masks, filled while forwards run.
+// The constraints of a step's generations: their turns and drafts, taken together, and their masks, filled while
+// forwards run.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +34,7 @@ struct PendingTurn {
   Job* job;
   const Branch* branch;
   Constrained* constrained;
-  Speculator* speculator = nullptr;  // whose draft may follow; null for none
+  Speculator* speculator = nullptr;  // whose draft follows; null for none
   std::int32_t max_forced = 0;
 };
 
@@ -45,9 +46,13 @@ class Constraints {
   void add(const PendingTurn& pending) { pending_.push_back(pending); }
   const std::vector<PendingTurn>& pending() const { return pending_; }
 
-  // Turns of what is pending. Those that are complete, or fail, end. The others get their ride, of together `room`
-  // nodes at most; returns how many that is.
+  // Turns of what is pending. Those that are complete, or fail, end. The forced tokens of the others ride, together
+  // `room` of them at most, and their speculators know them; returns how many that is.
   std::size_t take_turns(std::size_t room);
+  // Leaves of the drafts what may follow, and adds what is forced behind it, `room` nodes each at most.
+  void grow_drafts(std::size_t room);
+  // What speculators have kept rides behind the forced tokens.
+  void add_drafts();
   // Begins to fill the masks of what is pending and did not end, on a thread of its own.
   void begin_masks();
   void await_masks();
@@ -63,6 +68,8 @@ class Constraints {
   void ask(ConstraintDriver& driver);
   void answer(const PendingTurn& pending, ConstraintTurn& turn);
   std::size_t share_out(std::size_t room);
+  void ask_to_grow(ConstraintDriver& driver, std::size_t room);
+  void forget_done();
   void fill();
 
   struct Answer {

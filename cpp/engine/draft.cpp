@@ -62,6 +62,45 @@ std::int32_t Draft::child(std::int32_t parent, Token token) const {
   return -1;
 }
 
+void Draft::path_probabilities(std::vector<float>& out) const {
+  out.resize(size());
+  for (std::size_t node = 0; node < size(); ++node) {
+    out[node] = confidence[node] * (parents[node] < 0 ? 1.0f : out[static_cast<std::size_t>(parents[node])]);
+  }
+}
+
+std::vector<double> Draft::level_probabilities() const {
+  std::vector<float> paths;
+  std::vector<std::int32_t> depths;
+  path_probabilities(paths);
+  node_depths(depths);
+  std::vector<double> levels(static_cast<std::size_t>(depth()));
+  for (std::size_t node = 0; node < size(); ++node) {
+    levels[static_cast<std::size_t>(depths[node]) - 1] += static_cast<double>(paths[node]);
+  }
+  return levels;
+}
+
+Draft Draft::beyond(std::span<const Token> path) const {
+  constexpr std::int32_t kOther = -2;
+  std::int32_t root = -1;
+  for (const Token token : path) {
+    root = child(root, token);
+    if (root < 0) return {};
+  }
+  Draft rest;
+  std::vector<std::int32_t> index(size(), kOther);
+  for (auto node = static_cast<std::size_t>(root + 1); node < size(); ++node) {
+    const std::int32_t parent = parents[node];
+    if (parent != root && (parent < 0 || index[static_cast<std::size_t>(parent)] == kOther)) continue;
+    index[node] = static_cast<std::int32_t>(rest.size());
+    rest.tokens.push_back(tokens[node]);
+    rest.parents.push_back(parent == root ? -1 : index[static_cast<std::size_t>(parent)]);
+    if (!confidence.empty()) rest.confidence.push_back(confidence[node]);
+  }
+  return rest;
+}
+
 void check_draft(const Draft& draft, std::int32_t vocab_size) {
   const std::size_t n = draft.size();
   if (draft.parents.size() != n || (!draft.confidence.empty() && draft.confidence.size() != n)) {

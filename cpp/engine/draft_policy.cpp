@@ -1,6 +1,8 @@
 #include "engine/draft_policy.h"
 
 #include <algorithm>
+#include <numeric>
+#include <vector>
 
 namespace agentkv {
 
@@ -24,10 +26,14 @@ double DraftPolicy::level_seconds() const {
   return level_.weight > 0 ? level_.value : options_.level_cost * target_.seconds(1);
 }
 
-DraftPlan DraftPolicy::plan(std::int32_t max_depth) {
+bool DraftPolicy::costs_nothing() const {
+  return AcceptanceRates::kLevels * level_seconds() < options_.tolerance * share_[0];
+}
+
+DraftPlan DraftPolicy::plan(std::int32_t max_depth, const Draft& drafted) {
   max_depth = std::min(max_depth, static_cast<std::int32_t>(AcceptanceRates::kLevels));
   if (max_depth * level_seconds() < options_.tolerance * share_[0]) return {.depth = max_depth};
-  DraftPlan plan = fastest(max_depth);
+  DraftPlan plan = fastest(max_depth, drafted);
   if (plan.depth == 0 && take_trial()) {
     plan.depth = 1;
     plan.trial = true;
@@ -42,22 +48,28 @@ bool DraftPolicy::take_trial() {
   return false;
 }
 
-// The depth with the most tokens per second: (1 + expected accepted levels) / (target's forward + drafting).
-DraftPlan DraftPolicy::fastest(std::int32_t max_depth) const {
+// The depth with the most tokens per second: (1 + expected accepted levels) / (target's forward + drafting). A level
+// brings nothing where what was drafted already comes true.
+DraftPlan DraftPolicy::fastest(std::int32_t max_depth, const Draft& drafted) const {
   DraftPlan plan;
-  double best_speed = (1 + options_.tolerance) / share_[0];
-  double tokens = 1;
+  const std::vector<double> there = drafted.level_probabilities();
+  const auto share = [&](std::int32_t depth) {
+    return share_[std::min(there.size() + static_cast<std::size_t>(depth), AcceptanceRates::kLevels)];
+  };
+  double tokens = std::accumulate(there.begin(), there.end(), 1.0);
+  double best_speed = (1 + options_.tolerance) * tokens / share(0);
   double reach = 1;  // probability that a round gets as deep
   for (std::int32_t depth = 1; depth <= max_depth; ++depth) {
-    reach *= acceptance.level(static_cast<std::size_t>(depth) - 1);
-    tokens += reach;
-    const double speed = tokens / (share_[static_cast<std::size_t>(depth)] + depth * level_seconds());
+    const auto level = static_cast<std::size_t>(depth) - 1;
+    reach *= acceptance.level(level);
+    tokens += reach * (level < there.size() ? 1 - there[level] : 1);
+    const double speed = tokens / (share(depth) + depth * level_seconds());
     if (speed <= best_speed) continue;
     best_speed = speed;
     plan.depth = depth;
   }
-  const std::size_t deepest = static_cast<std::size_t>(std::max(plan.depth, 1));
-  const double row_seconds = (share_[deepest] - share_[0]) / static_cast<double>(deepest);
+  const std::int32_t deepest = std::max(plan.depth, 1);
+  const double row_seconds = (share(deepest) - share(0)) / deepest;
   plan.row_worth = best_speed * row_seconds;
   plan.level_worth = best_speed * (level_seconds() + row_seconds);
   return plan;

@@ -39,8 +39,10 @@ class DraftPolicy {
 
   // A forward with `rows` rows is next, in which `branches` of them may be followed by drafts.
   void begin_round(std::size_t rows, std::size_t branches);
-  // The plan of one of these branches, which can use up to max_depth levels.
-  DraftPlan plan(std::int32_t max_depth);
+  // Whether a draft of it costs too little to be planned.
+  bool costs_nothing() const;
+  // The plan of one of these branches, which can use up to max_depth levels beside what was drafted for it already.
+  DraftPlan plan(std::int32_t max_depth, const Draft& drafted = {});
   // Of a draft, some nodes promise to pay.
   void pays() { trials_.reset(); }
   // Nothing promises to pay: whether a little is drafted or verified all the same, to learn more.
@@ -52,7 +54,7 @@ class DraftPolicy {
 
  private:
   double level_seconds() const;
-  DraftPlan fastest(std::int32_t max_depth) const;
+  DraftPlan fastest(std::int32_t max_depth, const Draft& drafted) const;
 
   const PolicyOptions& options_;
   const TargetCost& target_;

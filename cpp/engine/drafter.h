@@ -4,7 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <vector>
 
 #include "engine/acceptance.h"
 #include "engine/draft.h"
@@ -16,6 +18,7 @@ namespace agentkv {
 struct DraftRequest {
   BranchId branch = 0;
   std::span<const Token> history;  // every token of the branch; the target has not run the last one yet
+  std::span<const Token> forced;   // what surely follows; the draft follows the last of these
   std::int32_t max_nodes = 0;      // >= 1
   std::int32_t max_depth = 0;      // >= 1: levels below the last token
   // Expected accepted tokens that a row of the target, or a level of drafting, must bring to be worth its time: a
@@ -45,11 +48,17 @@ class Drafter {
   virtual void truncated(BranchId, Pos /*length*/) {}
   virtual void closed(BranchId) {}
 
+  // Drafters whose guesses are to be verified together, in place of its own.
+  virtual std::vector<std::shared_ptr<Drafter>> parts() const { return {}; }
+
   // What it keeps of the text of branches.
   virtual std::size_t memory_bytes() const { return 0; }
 
   // Whether drafts follow what they have cost and brought; without, as much is drafted and verified as there is room.
   bool adaptive = true;
+  // Whether it knows what DraftRequest::forced is. The drafts of one that does not follow the history, and so must guess
+  // what is forced as well; max_nodes and max_depth leave room for that.
+  bool sees_forced = false;
   // What acceptance to expect before any draft was verified. Read when the drafter is attached.
   AcceptanceRates prior = {};
 };

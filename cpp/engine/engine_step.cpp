@@ -119,11 +119,13 @@ std::size_t Engine::propose_drafts(std::size_t bound) {
   const std::size_t most = std::min({bound, static_cast<std::size_t>(info_.max_logits),
                                      batch_.rows() + static_cast<std::size_t>(std::max(batch_.free_cells(), Cell{0}))});
   const std::size_t room = most > batch_.rows() ? most - batch_.rows() : 0;
-  std::size_t nodes = speculation_.propose(batch_.rows(), room);
-  for (const PendingTurn& pending : constraints_.pending()) {
-    if (pending.speculator) nodes -= pending.speculator->draft.size();  // those of the others stay as they are
-  }
-  return nodes + constraints_.take_turns(room - nodes);
+  const std::size_t forced = constraints_.take_turns(room);
+  const std::size_t rows = batch_.rows() + forced, left = room - forced;
+  speculation_.propose(rows, left);
+  constraints_.grow_drafts(left);
+  const std::size_t kept = speculation_.keep_what_pays(rows, left);
+  constraints_.add_drafts();
+  return forced + kept;
 }
 
 // Where the system has no more memory, what is retained leaves, and the others move into its place.

@@ -31,7 +31,7 @@ GenerateJob::GenerateJob(JobId id, Branch& branch, JobContext& context, const Ge
   branch.made = {};
   outcome_.prompt_tokens = branch.length();
   if (options_.emit) base_row_ = branch.next_logits;
-  if (options_.drafter) speculator_.emplace(Speculator{context.speculation.attach(options_.drafter)});
+  if (options_.drafter) speculator_ = context.speculation.begin(options_.drafter);
   if (!options_.constraint) return;
   const Pos length = branch.length();
   Output& output = branch.output;
@@ -88,7 +88,6 @@ void GenerateJob::offer(Batch& batch) {
              .draft = draft()});
   // A round makes one token without a draft; deeper than what is still wanted besides, a draft is wasted.
   const std::int32_t deepest = std::min(left(), until_pause()) - 1;
-  if (speculator_) speculator_->draft = {};
   if (speculator_ && deepest > 0) context_.speculation.add({this, &branch_, &*speculator_, deepest});
   if (!constrained_) return;
   constrained_->ride = {};

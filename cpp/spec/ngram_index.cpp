@@ -5,20 +5,25 @@
 
 namespace agentkv {
 
-NgramIndex::NgramIndex(std::vector<std::int32_t> lengths, std::int32_t max_ngram, std::int64_t max_tokens)
-    : lengths_(std::move(lengths)), max_ngram_(max_ngram), max_tokens_(max_tokens) {}
+NgramIndex::NgramIndex(std::vector<std::int32_t> lengths, std::int32_t max_ngram, std::int64_t max_tokens,
+                       std::vector<Token> spellings)
+    : lengths_(std::move(lengths)),
+      max_ngram_(max_ngram),
+      max_tokens_(max_tokens),
+      spellings_(std::move(spellings)) {}
 
 std::size_t NgramIndex::keys(std::span<const Token> text, Keys& keys) const {
   std::uint64_t hash = 0xcbf29ce484222325u;  // not 0, or leading tokens 0 would not count
   std::size_t hashed = 0;
+  const auto mixed = [](std::uint64_t hash, Token token) {
+    hash = (hash ^ static_cast<std::uint32_t>(token)) * 0x9e3779b97f4a7c15u;
+    return hash ^ hash >> 29;
+  };
   for (std::size_t i = 0; i < lengths_.size(); ++i) {
     const auto length = static_cast<std::size_t>(lengths_[i]);
     if (length > text.size()) return i;
-    for (; hashed < length; ++hashed) {
-      hash = (hash ^ static_cast<std::uint32_t>(text[text.size() - 1 - hashed])) * 0x9e3779b97f4a7c15u;
-      hash ^= hash >> 29;
-    }
-    keys[i] = hash;
+    for (; hashed < length; ++hashed) hash = mixed(hash, text[text.size() - 1 - hashed]);
+    keys[i] = length == 1 ? mixed(0xcbf29ce484222325u, spelling(text.back())) : hash;
   }
   return lengths_.size();
 }
@@ -128,6 +133,8 @@ void NgramIndex::follow(Place place, std::size_t length, std::span<const Token> 
     std::size_t same = 0;
     while (same < longest && query[query.size() - 1 - same] == document.tokens[place.offset - same]) ++same;
     steps_ += static_cast<std::int64_t>(same) + 1;
+    const bool alike = lengths_[length] == 1 && spelling(query.back()) == spelling(document.tokens[place.offset]);
+    if (alike) same = std::max(same, std::size_t{1});
     if (same >= static_cast<std::size_t>(lengths_[length])) matches.push_back({place, static_cast<std::int32_t>(same)});
     place = document.previous[place.offset * lengths_.size() + length];
   }

@@ -36,15 +36,18 @@ class NgramIndex {
     std::uint32_t offset = 0;
     bool operator==(const Place&) const = default;
   };
-  // An earlier occurrence of the last `length` tokens of a query; the last of them lies at `end`.
+  // An earlier occurrence of the last `length` tokens of a query, or of another spelling of the last one; it lies at
+  // `end`.
   struct Match {
     Place end;
     std::int32_t length = 0;
   };
 
   // N-grams of these lengths are indexed, at most kMaxLengths, ascending from 1; matches are followed up to max_ngram
-  // tokens, no fewer than the longest.
-  NgramIndex(std::vector<std::int32_t> lengths, std::int32_t max_ngram, std::int64_t max_tokens);
+  // tokens, no fewer than the longest. spellings: [tokens] a token that is alike, so that a single token, where nothing
+  // longer agrees, is also found where it is spelled otherwise; those beyond it are like no other.
+  NgramIndex(std::vector<std::int32_t> lengths, std::int32_t max_ngram, std::int64_t max_tokens,
+             std::vector<Token> spellings = {});
 
   // A line that goes on as its document already does only moves along it.
   void extend(Line& line, std::span<const Token> tokens);
@@ -56,6 +59,7 @@ class NgramIndex {
   std::span<const Token> after(Place place) const;
   bool ends_at(const Line& line, DocumentId document) const;
 
+  std::int32_t max_ngram() const { return max_ngram_; }
   std::int64_t tokens_held() const { return held_; }
   std::int64_t tokens_indexed() const { return indexed_; }  // ever
   // Look-ups of n-grams, occurrences visited and tokens compared, ever.
@@ -86,6 +90,10 @@ class NgramIndex {
   bool alive(DocumentId id) const { return id != kNone && id >= oldest_; }
   Document& at(DocumentId id) { return documents_[id - oldest_]; }
   const Document& at(DocumentId id) const { return documents_[id - oldest_]; }
+  Token spelling(Token token) const {
+    const auto at = static_cast<std::size_t>(token);
+    return at < spellings_.size() ? spellings_[at] : token;
+  }
   // Keys of the n-grams that end at text.back(), shortest first; returns how many fit into the text.
   std::size_t keys(std::span<const Token> text, Keys& keys) const;
   void follow(Place place, std::size_t length, std::span<const Token> query, std::int32_t max_chain,
@@ -100,6 +108,7 @@ class NgramIndex {
   const std::vector<std::int32_t> lengths_;
   const std::int32_t max_ngram_;
   const std::int64_t max_tokens_;
+  const std::vector<Token> spellings_;
   std::deque<Document> documents_;
   DocumentId oldest_ = 0;
   GramTable<Place> newest_;

@@ -30,12 +30,14 @@ void PromptLookup::propose(std::span<DraftRequest> requests) {
   for (DraftRequest& request : requests) {
     if (request.history.empty()) continue;
     const NgramIndex::Line& line = caught_up(request.branch, request.history);
-    index_.find(request.history, options_.max_chain, matches_);
+    index_.find(end_of(request), options_.max_chain, matches_);
     compared_ += static_cast<std::int64_t>(matches_.size());
     std::stable_sort(matches_.begin(), matches_.end(),
                      [](const auto& one, const auto& other) { return one.length > other.length; });
     const std::int32_t max_nodes = std::min(options_.max_nodes, request.max_nodes);
-    nodes_.assign(1, {-1, request.history.back(), 1, 1});
+    before_.assign(1, request.history.back());
+    before_.insert(before_.end(), request.forced.begin(), request.forced.end());
+    nodes_.assign(1, {-1, before_.back(), 1, 1});
     leaves_ = 0;
     for (const NgramIndex::Match& match : matches_) {
       merge(match, index_.ends_at(line, match.end.document), std::min(max_nodes, request.max_depth));
@@ -46,7 +48,7 @@ void PromptLookup::propose(std::span<DraftRequest> requests) {
 
 void PromptLookup::merge(const NgramIndex::Match& match, bool at_end, std::int32_t max_depth) {
   const std::span<const Token> after = index_.after(match.end);
-  path_.assign(1, nodes_[0].token);
+  path_ = before_;
   std::int32_t parent = 0;
   for (std::int32_t depth = 0; depth < max_depth; ++depth) {
     const Token token = next_of(after, at_end, path_, depth);
@@ -88,7 +90,7 @@ Draft PromptLookup::best(std::int32_t max_nodes) const {
   for (std::size_t rank = 0; rank < order.size(); ++rank) {
     const auto& node = nodes_[static_cast<std::size_t>(order[rank])];
     place[static_cast<std::size_t>(order[rank])] = static_cast<std::int32_t>(rank) - 1;
-    if (rank == 0) continue;  // the pending token
+    if (rank == 0) continue;  // what the draft follows
     draft.tokens.push_back(node.token);
     draft.parents.push_back(place[static_cast<std::size_t>(node.parent)]);
     draft.confidence.push_back(node.confidence);

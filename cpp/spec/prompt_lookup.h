@@ -45,9 +45,10 @@ class PromptLookup final : public TextDrafter {
 
   const PromptLookupOptions options_;
   std::int64_t compared_ = 0;
-  // The tree in the making; nodes_[0] is the pending token.
+  // The tree in the making; nodes_[0] is what the draft follows.
   std::vector<NgramIndex::Match> matches_;
   std::vector<Node> nodes_;
+  std::vector<Token> before_;  // the pending token and what is forced
   std::vector<Token> path_;
   std::int32_t leaves_ = 0;
 };

@@ -23,7 +23,7 @@ const SuffixOptions& checked(const SuffixOptions& options) {
 }  // namespace
 
 SuffixDrafter::SuffixDrafter(const SuffixOptions& options)
-    : TextDrafter({{1, 2, 4, 8, 16}, kMaxMatch, checked(options).max_tokens}), options_(options) {}
+    : TextDrafter({{1, 2, 4, 8, 16}, kMaxMatch, checked(options).max_tokens, options.spellings}), options_(options) {}
 
 void SuffixDrafter::read_corpus(std::span<const Token> text) {
   NgramIndex::Line line;
@@ -41,11 +41,12 @@ void SuffixDrafter::propose(std::span<DraftRequest> requests) {
 
 void SuffixDrafter::collect(const DraftRequest& request) {
   const NgramIndex::Line& line = caught_up(request.branch, request.history);
-  index_.find(request.history, kOccurrences, matches_);
+  const std::span<const Token> end = end_of(request);
+  index_.find(end, kOccurrences, matches_);
   occurrences_.clear();
   for (const NgramIndex::Match& match : matches_) {
     occurrences_.push_back(
-        {index_.after(match.end), match.length, index_.ends_at(line, match.end.document), request.history.back()});
+        {index_.after(match.end), match.length, index_.ends_at(line, match.end.document), end.back()});
   }
 }
 
@@ -57,9 +58,12 @@ void SuffixDrafter::grow(DraftRequest& request) {
   };
   const auto max_nodes = static_cast<std::size_t>(std::min(options_.max_nodes, request.max_nodes));
   Draft& draft = request.draft;
+  path_.assign(1, request.history.back());
+  path_.insert(path_.end(), request.forced.begin(), request.forced.end());
+  before_ = path_.size();
   nodes_.assign(1, {.parent = -1,
                     .depth = 0,
-                    .token = request.history.back(),
+                    .token = path_.back(),
                     .confidence = 1,
                     .path = 1,
                     .begin = 0,
@@ -91,10 +95,10 @@ void SuffixDrafter::expand(std::int32_t at) {
     const Node& node = nodes_[static_cast<std::size_t>(at)];
     return std::tuple(node.begin, node.end, node.depth);
   }();
-  path_.resize(static_cast<std::size_t>(depth) + 1);
-  for (std::int32_t node = at; node >= 0; node = nodes_[static_cast<std::size_t>(node)].parent) {
-    path_[static_cast<std::size_t>(nodes_[static_cast<std::size_t>(node)].depth)] =
-        nodes_[static_cast<std::size_t>(node)].token;
+  path_.resize(before_ + static_cast<std::size_t>(depth));
+  for (std::int32_t node = at; node > 0; node = nodes_[static_cast<std::size_t>(node)].parent) {
+    const Node& on_path = nodes_[static_cast<std::size_t>(node)];
+    path_[before_ + static_cast<std::size_t>(on_path.depth) - 1] = on_path.token;
   }
   double whole = 0;
   std::int32_t longest = 0;

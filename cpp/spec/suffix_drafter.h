@@ -13,6 +13,7 @@ namespace agentkv {
 struct SuffixOptions {
   std::int32_t max_nodes = 16;          // of a draft
   std::int64_t max_tokens = 1ll << 18;  // of text kept; the oldest is forgotten
+  std::vector<Token> spellings = {};    // as of NgramIndex
 };
 
 // Suffix decoding (https://arxiv.org/abs/2411.04975) over the text of all branches and a corpus. Instead of a suffix
@@ -39,7 +40,7 @@ class SuffixDrafter final : public TextDrafter {
 
  private:
   struct Node {
-    std::int32_t parent;  // of nodes_; -1 for the root, which is the pending token
+    std::int32_t parent;  // of nodes_; -1 for the root, which is what the draft follows
     std::int32_t depth;
     Token token;
     float confidence;
@@ -69,7 +70,8 @@ class SuffixDrafter final : public TextDrafter {
   std::vector<Node> nodes_;
   std::vector<std::int32_t> open_;  // a heap of nodes that are not in the draft, the likeliest first
   std::vector<std::pair<std::uint32_t, std::uint32_t>> groups_;  // of occurrences_: those that go on alike
-  std::vector<Token> path_;                                      // from the root to the node that is expanded
+  std::vector<Token> path_;  // the pending token, what is forced, and from below the root to the node that is expanded
+  std::size_t before_ = 0;   // of path_: all that the tree is below
 };
 
 }  // namespace agentkv

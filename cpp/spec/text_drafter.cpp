@@ -37,6 +37,14 @@ NgramIndex::Line& TextDrafter::caught_up(BranchId branch, std::span<const Token>
   return line;
 }
 
+std::span<const Token> TextDrafter::end_of(const DraftRequest& request) {
+  const auto n = std::min(request.history.size(), static_cast<std::size_t>(index_.max_ngram()));
+  const std::span<const Token> last = request.history.last(n);
+  end_.assign(last.begin(), last.end());
+  end_.insert(end_.end(), request.forced.begin(), request.forced.end());
+  return end_;
+}
+
 Token TextDrafter::next_of(std::span<const Token> after, bool own, std::span<const Token> path, std::int32_t depth) {
   const auto at = static_cast<std::size_t>(depth);
   if (at < after.size()) return after[at];

@@ -805,7 +805,7 @@ class PythonConstraintDriver(ConstraintDriver):
 
     def __init__(self, answers: Any) -> None:
         """
-        answers.take_turns([(job, rule or None, said, draft tokens, draft parents, most forced)], ended jobs) gives [(allowed nodes, forced tokens, complete, error)]: a job's first turn comes with its rule and all that its output has said. answers.fill_masks([(job, tokens, parents, masks: uint32 [1 + nodes, mask_words])]) fills the masks, zeros before, on another thread, and gives [error]. An error is "" where there is none.
+        answers.take_turns([(job, rule or None, said, most forced)], ended jobs) gives [(forced tokens, complete, error)]: a job's first turn comes with its rule and all that its output has said. answers.grow_drafts([(job, tokens, parents, most added)]) gives [(allowed nodes, added tokens, their parents, error)]. answers.fill_masks([(job, tokens, parents, masks: uint32 [1 + nodes, mask_words])]) fills the masks, zeros before, on another thread, and gives [error]. An error is "" where there is none.
         """
 
 class Constraint:
@@ -1388,9 +1388,9 @@ class SuffixDrafter(Drafter):
     Guesses that a branch goes on as the longest text that it ends with went on before, in any branch of the engine or a corpus. Costs no forward.
     """
 
-    def __init__(self, *, max_nodes: int = 16, max_tokens: int = 262144) -> None:
+    def __init__(self, *, max_nodes: int = 16, max_tokens: int = 262144, spellings: object = ()) -> None:
         """
-        A draft has at most max_nodes nodes. max_tokens of text are kept; the oldest is forgotten. Raises InvalidDrafter.
+        A draft has at most max_nodes nodes. max_tokens of text are kept; the oldest is forgotten. spellings: for each token one that is the same word, by which a lone token is found as well. Raises InvalidDrafter.
         """
 
     def read_corpus(self, text: object) -> None:
@@ -1400,6 +1400,11 @@ class SuffixDrafter(Drafter):
 
     def new_text(self) -> list[numpy.typing.NDArray[numpy.int32]]:
         """What the branches brought that the drafter did not know, oldest first."""
+
+class MixedDrafter(Drafter):
+    """Several drafters, of whose guesses the engine verifies what pays best."""
+
+    def __init__(self, parts: Sequence[Drafter]) -> None: ...
 
 class ExecuTorchHead:
     """

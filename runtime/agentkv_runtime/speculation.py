@@ -10,6 +10,7 @@ from agentkv_runtime._core import (
     Drafter,
     EagleDrafter,
     ExecuTorchHead,
+    MixedDrafter,
     ModelDrafter,
     PromptLookup,
     PythonDrafter,
@@ -25,6 +26,7 @@ from agentkv_runtime.programs import load_folder, load_head
 __all__ = [
     "Drafter",
     "EagleDrafter",
+    "MixedDrafter",
     "ModelDrafter",
     "PromptLookup",
     "PythonDrafter",

@@ -28,12 +28,15 @@ void ConstrainedDraft::follow_with(const Draft& guess) {
   draft.confidence.insert(draft.confidence.end(), guess.confidence.begin(), guess.confidence.end());
 }
 
-void ConstrainedDraft::grow(const DraftTurn& turn) {
+void ConstrainedDraft::grow(const DraftTurn& turn, std::int32_t max_depth) {
   const Draft before = std::exchange(draft, {});
   std::vector<std::int32_t> index(before.size() + turn.added.size(), kLeftOut);
+  std::vector<std::int32_t> depths;
   const auto add = [&](std::int32_t node, Token token, std::int32_t old_parent, float confidence) {
     const std::int32_t parent = old_parent < 0 ? -1 : index[static_cast<std::size_t>(old_parent)];
-    if (parent == kLeftOut) return;
+    const std::int32_t above = parent < 0 ? 0 : depths[static_cast<std::size_t>(parent)];
+    if (parent == kLeftOut || above == max_depth) return;
+    depths.push_back(above + 1);
     index[static_cast<std::size_t>(node)] = static_cast<std::int32_t>(draft.size());
     add_node(draft, token, parent);
     if (!before.confidence.empty()) draft.confidence.push_back(confidence);

@@ -22,8 +22,8 @@ class ConstrainedDraft {
 
   std::size_t forced() const { return n_forced_; }  // before any cut
   void follow_with(const Draft& guess);             // in place of the guess before
-  // Leaves the nodes that may follow, and adds those that must.
-  void grow(const DraftTurn& turn);
+  // Leaves the nodes that may follow, and adds those that must, down to max_depth levels.
+  void grow(const DraftTurn& turn, std::int32_t max_depth);
 
   // What is left of the guess, as its drafter learns of it.
   Draft guessed() const;

@@ -57,7 +57,7 @@ void Constraints::ask(ConstraintDriver& driver) {
   for (const PendingTurn& pending : pending_) {
     if (pending.job->done() || pending.constrained->constraint->driver().get() != &driver) continue;
     ConstraintTurn turn = turn_of(pending.job->id(), *pending.branch, *pending.constrained);
-    turn.max_forced = pending.max_forced;
+    turn.max_forced = pending.max_depth;
     turns.push_back(std::move(turn));
     asked.push_back(&pending);
   }
@@ -131,7 +131,7 @@ void Constraints::ask_to_grow(ConstraintDriver& driver, std::size_t room) {
       continue;
     }
     ConstrainedDraft& ride = asked[i]->constrained->ride;
-    ride.grow(turns[i]);
+    ride.grow(turns[i], asked[i]->max_depth);
     asked[i]->speculator->draft = ride.guessed();
   }
 }

@@ -56,8 +56,8 @@ void GenerateJob::draw_known() {
   if (const char* reason = sample(*row, -1)) finish(reason);
 }
 
-PendingTurn GenerateJob::turn(std::int32_t max_forced) {
-  return {this, &branch_, &*constrained_, speculator_ ? &*speculator_ : nullptr, max_forced};
+PendingTurn GenerateJob::turn(std::int32_t max_depth) {
+  return {this, &branch_, &*constrained_, speculator_ ? &*speculator_ : nullptr, max_depth};
 }
 
 Draft* GenerateJob::draft() {
@@ -88,6 +88,7 @@ void GenerateJob::offer(Batch& batch) {
              .draft = draft()});
   // A round makes one token without a draft; deeper than what is still wanted besides, a draft is wasted.
   const std::int32_t deepest = std::min(left(), until_pause()) - 1;
+  if (speculator_) speculator_->draft = {};
   if (speculator_ && deepest > 0) context_.speculation.add({this, &branch_, &*speculator_, deepest});
   if (!constrained_) return;
   constrained_->ride = {};

@@ -125,7 +125,7 @@ class GenerateJob final : public Job {
   std::int32_t left() const;  // tokens that it may still make
   std::int32_t until_pause() const;
   Draft* draft();
-  PendingTurn turn(std::int32_t max_forced);
+  PendingTurn turn(std::int32_t max_depth);
   // After a node of what rides, or after the log (-1). Returns the reason to end, or null to go on.
   const char* sample(std::span<const float> row, std::int32_t node);
   const char* draw(std::span<const float> row, TokenMask mask);

@@ -83,7 +83,6 @@ void Speculation::propose(std::size_t rows, std::size_t room) {
   std::erase_if(pending_, [](const PendingDraft& pending) { return pending.job->done(); });
   if (pending_.empty()) return;
   for (const PendingDraft& pending : pending_) {
-    pending.speculator->draft = {};
     for (Guess& guess : pending.speculator->guesses) guess = {guess.source};
   }
   for (const auto& source : sources_) source->policy.begin_round(rows, pending_.size());

@@ -32,6 +32,7 @@ DRAFTS = [
     kv.spec.PromptLookup(adaptive=False),
     kv.spec.PromptLookup(adaptive=False, width=4, min_ngram=1),
     kv.spec.Suffix(adaptive=False, max_tokens=4096),
+    kv.spec.Mixed(kv.spec.Suffix(adaptive=False, max_tokens=4096), kv.spec.PromptLookup(adaptive=False)),
 ]
 
 

@@ -1,4 +1,4 @@
-// What rides under a constraint: forced tokens, and what is left of a drafter's guess.
+// What rides under a constraint: forced tokens, and what it makes of a drafter's guess.
 #include <vector>
 
 #include "cpp/check.h"
@@ -9,34 +9,54 @@ namespace {
 
 using Ints = std::vector<std::int32_t>;
 
-void forced_tokens_come_first_and_are_merged_with_those_that_were_guessed() {
-  //          5 - 6 - 7 - 8     5, 6 and 7 are forced; 9 may not follow
-  //            \ 9    \ 4
-  const Draft guess{
-      .tokens = {5, 6, 9, 7, 8, 4}, .parents = {-1, 0, 0, 1, 3, 3}, .confidence = {.9f, .8f, .7f, .6f, .5f, .4f}};
-  const Ints allowed{0, 1, 3, 4, 5};
-  const Ints forced{5, 6, 7};
-  const ConstrainedDraft ride(forced, &guess, allowed, 8);
-  CHECK(ride.draft.tokens == Ints({5, 6, 7, 8, 4}));
-  CHECK(ride.draft.parents == Ints({-1, 0, 1, 2, 2}));
-  CHECK(ride.draft.confidence == std::vector<float>({1, 1, 1, .5f, .4f}));
-  CHECK(ride.guessed().tokens == Ints({8, 4}));
-  CHECK(ride.guessed().parents == Ints({-1, -1}));
-  CHECK(ride.guessed_of(Ints{0, 1, 2, 4}) == Ints({1}));
+void a_guess_follows_the_last_forced_token() {
+  ConstrainedDraft ride(Ints{5, 6});
+  ride.follow_with({.tokens = {8, 4, 3}, .parents = {-1, -1, 1}, .confidence = {.5f, .4f, .3f}});
+  CHECK_EQ(ride.forced(), 2u);
+  CHECK(ride.draft.tokens == Ints({5, 6, 8, 4, 3}));
+  CHECK(ride.draft.parents == Ints({-1, 0, 1, 1, 3}));
+  CHECK(ride.draft.confidence == std::vector<float>({1, 1, .5f, .4f, .3f}));
+  CHECK(ride.guessed().tokens == Ints({8, 4, 3}));
+  CHECK(ride.guessed().parents == Ints({-1, -1, 1}));
+  CHECK(ride.guessed().confidence == std::vector<float>({.5f, .4f, .3f}));
+  CHECK(ride.guessed_of(Ints{0, 1, 3, 4}) == Ints({1, 2}));
+  ride.follow_with({.tokens = {9}, .parents = {-1}, .confidence = {}});
+  CHECK(ride.draft.tokens == Ints({5, 6, 9}));
+  CHECK(ride.draft.confidence.empty());
+  ride.follow_with({});
+  CHECK(ride.draft.tokens == Ints({5, 6}));
 }
 
-void what_disagrees_with_a_forced_token_is_left_out_with_its_children() {
-  const Draft guess{.tokens = {5, 6, 7}, .parents = {-1, 0, 1}, .confidence = {}};
-  const ConstrainedDraft ride(Ints{5, 8}, &guess, Ints{0, 1, 2}, 8);
-  CHECK(ride.draft.tokens == Ints({5, 8}));
-  CHECK(ride.guessed().empty());
+void what_may_not_follow_is_left_out_and_what_must_is_added() {
+  //  5 - 8 - 7     9 may not follow; 1 and then 2 must follow 7, and 3 must follow 4
+  //    \ 9 - 6
+  //    \ 4
+  ConstrainedDraft ride(Ints{5});
+  ride.follow_with(
+      {.tokens = {8, 9, 7, 6, 4}, .parents = {-1, -1, 0, 1, -1}, .confidence = {.9f, .8f, .7f, .6f, .5f}});
+  DraftTurn turn{.draft = &ride.draft};
+  turn.allowed = {0, 1, 3, 5};
+  turn.added = {1, 2, 3};
+  turn.added_parents = {3, 6, 5};
+  ConstrainedDraft flat = ride;
+  flat.grow(turn, 3);
+  CHECK(flat.draft.tokens == Ints({5, 8, 7, 4, 3}));
+  ride.grow(turn, 9);
+  CHECK(ride.draft.tokens == Ints({5, 8, 7, 4, 1, 2, 3}));
+  CHECK(ride.draft.parents == Ints({-1, 0, 1, 0, 2, 4, 3}));
+  CHECK(ride.draft.confidence == std::vector<float>({1, .9f, .7f, .5f, 1, 1, 1}));
+  CHECK(ride.guessed().tokens == Ints({8, 7, 4, 1, 2, 3}));
+  CHECK(ride.guessed().is_forced(3) && !ride.guessed().is_forced(2));
 }
 
-void a_guess_takes_no_more_than_its_room() {
-  const Draft guess{.tokens = {5, 6, 7}, .parents = {-1, -1, 1}, .confidence = {}};
-  CHECK(ConstrainedDraft(Ints{}, &guess, Ints{0, 1, 2}, 2).draft.tokens == Ints({5, 6}));
-  CHECK(ConstrainedDraft(Ints{}, &guess, Ints{1, 2}, 2).draft.parents == Ints({-1, 0}));
-  CHECK(ConstrainedDraft(Ints{}, nullptr, Ints{}, 2).draft.empty());
+void nothing_is_added_to_what_may_not_follow() {
+  ConstrainedDraft ride(Ints{});
+  ride.follow_with({.tokens = {5, 6}, .parents = {-1, 0}, .confidence = {}});
+  DraftTurn turn{.draft = &ride.draft};
+  turn.added = {7};
+  turn.added_parents = {1};
+  ride.grow(turn, 9);
+  CHECK(ride.draft.empty());
 }
 
 }  // namespace
@@ -44,7 +64,7 @@ void a_guess_takes_no_more_than_its_room() {
 
 int main() {
   using namespace agentkv;
-  forced_tokens_come_first_and_are_merged_with_those_that_were_guessed();
-  what_disagrees_with_a_forced_token_is_left_out_with_its_children();
-  a_guess_takes_no_more_than_its_room();
+  a_guess_follows_the_last_forced_token();
+  what_may_not_follow_is_left_out_and_what_must_is_added();
+  nothing_is_added_to_what_may_not_follow();
 }

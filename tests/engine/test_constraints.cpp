@@ -48,8 +48,8 @@ Finished run(Rig& rig, BranchId branch, GenerateOptions options, std::shared_ptr
 }
 
 // Trees of right tokens, wrong ones that are allowed, and forbidden ones.
-std::shared_ptr<TestDrafter> random_drafter(const Rig& rig, std::mt19937& random) {
-  return std::make_shared<TestDrafter>([&](const DraftRequest& request) {
+std::shared_ptr<Drafter> random_drafter(const Rig& rig, std::mt19937& random, bool sees_forced) {
+  const auto drafter = std::make_shared<TestDrafter>([&](const DraftRequest& request) {
     Draft draft;
     const auto nodes = static_cast<std::size_t>(1 + random() % 12);
     while (draft.size() < std::min(nodes, static_cast<std::size_t>(request.max_nodes))) {
@@ -61,18 +61,32 @@ std::shared_ptr<TestDrafter> random_drafter(const Rig& rig, std::mt19937& random
     }
     return draft;
   });
+  drafter->sees_forced = sees_forced;
+  return drafter;
+}
+
+std::shared_ptr<Drafter> no_drafter(const Rig&, std::mt19937&) { return nullptr; }
+std::shared_ptr<Drafter> blind_drafter(const Rig& rig, std::mt19937& random) {
+  return random_drafter(rig, random, false);
+}
+std::shared_ptr<Drafter> seeing_drafter(const Rig& rig, std::mt19937& random) {
+  return random_drafter(rig, random, true);
+}
+std::shared_ptr<Drafter> mixed_drafter(const Rig& rig, std::mt19937& random) {
+  return std::make_shared<TestMixture>(std::vector{blind_drafter(rig, random), seeing_drafter(rig, random)});
 }
 
 void any_draft_and_any_rule_give_the_tokens_of_a_plain_loop() {
   std::mt19937 random(11);
   std::uint64_t forced = 0, accepted = 0;
+  int added = 0;
   for (const double forcing : {0.0, 0.5, 0.9}) {
     for (const float temperature : {0.0f, 0.9f}) {
-      for (const bool drafts : {false, true}) {
+      for (const auto& make_drafter : {no_drafter, blind_drafter, seeing_drafter, mixed_drafter}) {
         for (const bool forces : {false, true}) {
           Rig rig(roomy());
           const Rules rules(forces);
-          const auto drafter = drafts ? random_drafter(rig, random) : nullptr;
+          const auto drafter = make_drafter(rig, random);
           if (drafter) rig.engine.attach(drafter);
           const Sampling sampling{.temperature = temperature, .top_k = 20, .repetition_penalty = 1.1f};
           std::vector<std::pair<JobId, Said>> jobs;
@@ -93,13 +107,15 @@ void any_draft_and_any_rule_give_the_tokens_of_a_plain_loop() {
           }
           const Stats stats = rig.engine.stats();
           CHECK(forces || stats.forced == 0);
-          CHECK(drafts || stats.drafted == 0);
+          CHECK(drafter || stats.drafted == 0);
+          added += rules.driver->added;
           forced += stats.forced;
           accepted += stats.accepted;
         }
       }
     }
   }
+  CHECK(added > 100);
   CHECK(forced > 200);
   CHECK(accepted > 10);
 }
@@ -203,7 +219,7 @@ void a_full_cache_ends_it_at_the_same_token() {
     std::mt19937 random(static_cast<unsigned>(capacity));
     Rig plain({.capacity = capacity}), drafted({.capacity = capacity});
     const Rules quiet(false), rules;
-    const auto drafter = random_drafter(drafted, random);
+    const auto drafter = random_drafter(drafted, random, capacity % 2);
     drafted.engine.attach(drafter);
     const Finished want = run(plain, plain.prompt(prompt), {.max_tokens = 50}, quiet(next));
     const Finished got = run(drafted, drafted.prompt(prompt), {.max_tokens = 50, .drafter = drafter}, rules(next));
@@ -363,6 +379,20 @@ void a_failure_is_its_own_generations() {
   CHECK(!run(rig, rig.prompt(prompt_tokens(4)), {.max_tokens = 5}, rules(random_rule(2, 0))).error);
 }
 
+void a_draft_that_cannot_grow_fails_its_generation() {
+  Rig rig;
+  const Rules rules;
+  std::mt19937 random(1);
+  const auto drafter = random_drafter(rig, random, true);
+  rig.engine.attach(drafter);
+  rules.driver->growth_fault = [] { throw std::runtime_error("no growth today"); };
+  const GenerateOptions options{.max_tokens = 5, .drafter = drafter};
+  const Finished failed = run(rig, rig.prompt(prompt_tokens(4)), options, rules(random_rule(2, 0)));
+  CHECK(failed.error && failed.error->message.find("test failed: no growth today") != std::string::npos);
+  rules.driver->growth_fault = {};
+  CHECK(!run(rig, rig.prompt(prompt_tokens(4)), options, rules(random_rule(2, 0))).error);
+}
+
 void a_forward_that_fails_loses_nothing() {
   Rig rig(roomy());
   const Rules rules;
@@ -423,6 +453,7 @@ int main() {
   other_tokens_and_other_constraints_close_an_output();
   a_cancelled_generation_leaves_its_output_open();
   a_failure_is_its_own_generations();
+  a_draft_that_cannot_grow_fails_its_generation();
   a_forward_that_fails_loses_nothing();
   small_forwards_change_nothing();
 }

@@ -88,6 +88,22 @@ void a_prior_decides_the_first_round() {
   CHECK(first_depth(0.3) <= 1);
 }
 
+void a_drafter_is_not_asked_for_what_others_know() {
+  const TargetCost cost = target(0.05);
+  DraftPolicy policy(kOptions, cost, {.levels = std::vector<double>(16, 0.8)});
+  policy.begin_round(1, 1);
+  Draft sure;
+  for (int node = 0; node < 8; ++node) {
+    sure.tokens.push_back(node);
+    sure.parents.push_back(node - 1);
+    sure.confidence.push_back(0.99f);
+  }
+  const std::int32_t alone = policy.plan(12).depth;
+  CHECK(alone >= 2);
+  CHECK_EQ(policy.plan(12, sure).depth, 1);  // a trial
+  CHECK(policy.plan(12, {.tokens = {1}, .parents = {-1}, .confidence = {0.1f}}).depth >= 2);
+}
+
 void one_branch_tries_for_all() {
   const TargetCost cost = target(0.02);
   DraftPolicy policy(kOptions, cost, {.levels = std::vector<double>(16, 0.0)});
@@ -106,5 +122,6 @@ int main() {
   what_does_not_pay_is_left_and_tried_again();
   it_comes_back_when_drafts_turn_good();
   a_prior_decides_the_first_round();
+  a_drafter_is_not_asked_for_what_others_know();
   one_branch_tries_for_all();
 }

@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <memory>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "cpp/check.h"
 #include "engine/drafter.h"
@@ -54,6 +56,14 @@ class TestDrafter final : public Drafter {
 
  private:
   Propose propose_;
+};
+
+// Drafters whose guesses are verified together.
+struct TestMixture final : Drafter {
+  explicit TestMixture(std::vector<std::shared_ptr<Drafter>> of) : of(std::move(of)) {}
+  void propose(std::span<DraftRequest>) override { CHECK(false); }
+  std::vector<std::shared_ptr<Drafter>> parts() const override { return of; }
+  const std::vector<std::shared_ptr<Drafter>> of;
 };
 
 }  // namespace agentkv::testing

@@ -47,6 +47,13 @@ class TestRules final : public ConstraintDriver {
     }
   }
 
+  void grow_drafts(std::span<DraftTurn> turns) override {
+    CHECK(!turns.empty());
+    CHECK(std::this_thread::get_id() == stepper);
+    if (growth_fault) growth_fault();
+    for (DraftTurn& turn : turns) grow(turn, states_.at(turn.job));
+  }
+
   void fill_masks(std::span<MaskRequest> requests) override {
     CHECK(std::this_thread::get_id() != stepper);
     ++fillings;
@@ -61,7 +68,9 @@ class TestRules final : public ConstraintDriver {
     }
   }
 
-  std::function<void()> fault;  // may throw where masks are filled
+  std::function<void()> fault;         // may throw where masks are filled
+  std::function<void()> growth_fault;  // or where drafts grow
+  int added = 0;                       // nodes, to drafts
   int calls = 0;
   int fillings = 0;
   std::size_t most_turns = 0;
@@ -83,12 +92,34 @@ class TestRules final : public ConstraintDriver {
       turn.forced.push_back(then->front());
       said.push_back(then->front());
     }
-    for (std::size_t node = 0; turn.draft && node < turn.draft->size(); ++node) {
-      const std::int32_t parent = turn.draft->parents[node];
-      const auto before = after(state, *turn.draft, parent);
-      if (before && *before && has(**before, turn.draft->tokens[node])) {
-        turn.allowed.push_back(static_cast<std::int32_t>(node));
+  }
+
+  void grow(DraftTurn& turn, const State& state) {
+    for (std::size_t node = 0; node < turn.draft->size(); ++node) {
+      const auto place = static_cast<std::int32_t>(node);
+      const auto before = after(state, *turn.draft, turn.draft->parents[node]);
+      if (!before || !*before || !has(**before, turn.draft->tokens[node])) continue;
+      turn.allowed.push_back(place);
+      const auto then = after(state, *turn.draft, place);
+      if (forces_ && *then && (*then)->size() == 1 && turn.draft->child(place, (*then)->front()) < 0) {
+        add_forced(turn, state, place);
       }
+    }
+  }
+
+  void add_forced(DraftTurn& turn, const State& state, std::int32_t parent) {
+    Draft grown = *turn.draft;  // with what was added before it
+    grown.tokens.insert(grown.tokens.end(), turn.added.begin(), turn.added.end());
+    grown.parents.insert(grown.parents.end(), turn.added_parents.begin(), turn.added_parents.end());
+    while (static_cast<std::int32_t>(turn.added.size()) < turn.max_added) {
+      const auto next = after(state, grown, parent);
+      if (!*next || (*next)->size() != 1) return;
+      grown.tokens.push_back((*next)->front());
+      grown.parents.push_back(parent);
+      turn.added.push_back((*next)->front());
+      turn.added_parents.push_back(parent);
+      parent = static_cast<std::int32_t>(grown.size()) - 1;
+      ++added;
     }
   }
 

@@ -288,6 +288,35 @@ void everything_at_once() {
   }
 }
 
+// One guesses what comes in the first half of an answer, the other in the second: together they guess it all.
+void guesses_of_several_drafters_are_verified_together() {
+  Rig rig(endless());
+  const auto drafts_where = [&](bool odd) {
+    const auto drafter = std::make_shared<TestDrafter>(
+        [&rig, odd](const DraftRequest& request) {
+          if ((request.history.size() / 16) % 2 != odd) return chain({1, 1, 1});  // wrong
+          return chain(rig.expected({request.history.begin(), request.history.end()}, std::min(6, request.max_depth)));
+        },
+        true);
+    return drafter;
+  };
+  const auto even = drafts_where(false), odd = drafts_where(true);
+  const auto both = std::make_shared<TestMixture>(std::vector<std::shared_ptr<Drafter>>{even, odd});
+  const Tokens prompt = prompt_tokens(5), want = rig.expected(prompt, 96);
+  int forwards[3], i = 0;
+  for (const std::shared_ptr<Drafter>& drafter : std::initializer_list<std::shared_ptr<Drafter>>{even, odd, both}) {
+    rig.engine.attach(drafter);
+    const int before = rig.program->calls;
+    const BranchId branch = rig.prompt(prompt);
+    CHECK(rig.run(rig.engine.generate(branch, {.max_tokens = 96, .drafter = drafter})).tokens == want);
+    forwards[i++] = rig.program->calls - before;
+    rig.engine.close(branch);
+  }
+  CHECK(forwards[2] < forwards[0] && forwards[2] < forwards[1]);
+  CHECK(rig.engine.acceptance(*even).levels.front() > 0);  // each learns for itself
+  CHECK_THROWS(rig.engine.acceptance(*both), InvalidEngine, "not attached");
+}
+
 void drafts_are_checked() {
   const auto refused = [](const Draft& draft, const char* what) {
     CHECK_THROWS(check_draft(draft, 10), InvalidDraft, what);
@@ -314,5 +343,6 @@ int main() {
   a_failed_forward_loses_no_token();
   a_full_cache_ends_as_it_does_without_drafts();
   everything_at_once();
+  guesses_of_several_drafters_are_verified_together();
   drafts_are_checked();
 }

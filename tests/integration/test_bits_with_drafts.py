@@ -21,6 +21,7 @@ STRATEGIES = {
     "lookup": kv.spec.PromptLookup(adaptive=False),
     "wide lookup": kv.spec.PromptLookup(adaptive=False, min_ngram=1, width=4, max_nodes=32),
     "suffix": kv.spec.Suffix(adaptive=False, max_nodes=32),
+    "mixed": kv.spec.Mixed(kv.spec.Suffix(adaptive=False), kv.spec.Eagle(adaptive=False)),
     "head": kv.spec.Eagle(adaptive=False),
 }
 QUESTIONS = ["Who are you?", "What is the weather in Oslo?", "Add 17 and 25.", "Thank you!"]

@@ -68,6 +68,29 @@ void a_lone_occurrence_is_followed() {
   CHECK(propose(drafter, 8, {3}, 2).tokens == (Tokens{4, 5}));
 }
 
+void what_is_forced_is_looked_past() {
+  SuffixDrafter drafter;
+  write(drafter, 0, 0, {1, 2, 3, 4, 5, 6});
+  CHECK(propose(drafter, 1, {9, 1}, 2, 8, {2, 3}).tokens == (Tokens{4, 5}));
+  CHECK(propose(drafter, 1, {9, 1}, 4, 8, {7}).empty());
+  CHECK(propose(drafter, 1, {9, 1}, 3, 8).tokens == (Tokens{2, 3, 4}));  // and nothing of it was written
+  // The text that is being written goes on with the pending token, what is forced and the guess.
+  const Tokens own{5, 6, 7, 5, 6};
+  CHECK(propose(drafter, 2, own, 6, 8, {7, 5}).tokens == (Tokens{6, 7, 5, 6, 7, 5}));
+}
+
+void a_lone_token_is_found_in_another_spelling() {
+  // 11 is another spelling of 1, and 12 of 2.
+  SuffixDrafter drafter({.spellings = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1, 2}});
+  write(drafter, 0, 0, {8, 1, 2, 3, 4, 7, 12, 5, 6});
+  CHECK(propose(drafter, 1, {9, 11}, 3).tokens == (Tokens{2, 3, 4}));
+  CHECK(propose(drafter, 1, {9, 1}, 3).tokens == (Tokens{2, 3, 4}));
+  CHECK(propose(drafter, 1, {9, 2}, 2, 1).tokens == (Tokens{5, 3}));  // one as good as the other: the newest first
+  CHECK(propose(drafter, 1, {8, 11}, 3).tokens == (Tokens{2, 3, 4}));
+  CHECK(propose(drafter, 1, {1, 2}, 2, 1).tokens == Tokens{3});  // two that agree are better
+  CHECK(propose(drafter, 1, {9, 100}, 3).empty());
+}
+
 void a_repetition_goes_on_without_end() {
   SuffixDrafter drafter({.max_nodes = 10});
   const Draft draft = propose(drafter, 0, {5, 6, 7, 5, 6, 7, 5, 6}, 10);
@@ -338,6 +361,8 @@ void options_are_checked() {
 
 int main() {
   a_lone_occurrence_is_followed();
+  what_is_forced_is_looked_past();
+  a_lone_token_is_found_in_another_spelling();
   a_repetition_goes_on_without_end();
   what_followed_oftener_comes_first();
   longer_contexts_weigh_more();

@@ -14,8 +14,9 @@ using Tokens = std::vector<Token>;
 
 // A drafter's draft for a branch with that history, which is one that an engine takes.
 inline Draft propose(Drafter& drafter, BranchId branch, const Tokens& history, std::int32_t max_nodes = 64,
-                     std::int32_t max_depth = 64) {
-  DraftRequest request{branch, history, max_nodes, max_depth};
+                     std::int32_t max_depth = 64, const Tokens& forced = {}) {
+  DraftRequest request{
+      .branch = branch, .history = history, .forced = forced, .max_nodes = max_nodes, .max_depth = max_depth};
   drafter.propose({&request, 1});
   check_draft(request.draft, 1 << 20);
   CHECK_EQ(request.draft.confidence.size(), request.draft.size());

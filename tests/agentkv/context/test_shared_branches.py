@@ -28,6 +28,7 @@ STRATEGIES: list[Any] = [
     kv.spec.PromptLookup(),
     kv.spec.PromptLookup(adaptive=False, min_ngram=1, width=4, max_nodes=32),
     kv.spec.Suffix(adaptive=False, max_nodes=32, max_tokens=4096),
+    kv.spec.Mixed(kv.spec.Suffix(max_tokens=4096), LastTime()),
     LastTime(),
 ]
 

@@ -75,8 +75,8 @@ class Oracle:
 @pytest.mark.parametrize("source", GRAMMARS, ids=lambda source: type(source).__name__)
 @pytest.mark.parametrize(
     "speculative",
-    [None, kv.spec.PromptLookup(), kv.spec.Suffix(), kv.spec.Eagle()],
-    ids=["none", "lookup", "suffix", "eagle"],
+    [None, kv.spec.PromptLookup(), kv.spec.Suffix(), kv.spec.Eagle(), kv.spec.Mixed(kv.spec.Suffix(), kv.spec.Eagle())],
+    ids=["none", "lookup", "suffix", "eagle", "mixed"],
 )
 async def test_the_tokens_are_those_of_a_plain_loop(ctx: kv.Context, source: Any, speculative: Any) -> None:
     trunk = await asked(ctx)

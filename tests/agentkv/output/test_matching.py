@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from agentkv_runtime.folder.model_folder import read_model_folder
+from numpy.typing import NDArray
 
 import agentkv as kv
 from agentkv.output._grammar_matcher import GrammarRule, GrammarState, GrammarVocabulary
@@ -61,8 +62,13 @@ def masks_of(state: GrammarState, tokens: list[int], parents: list[int], size: i
     return masks
 
 
-def drafted(draw: random.Random, state: GrammarState, texts: list[list[int]]) -> tuple[list[int], list[int]]:
-    """A tree of what may follow: two pieces of what is said somewhere."""
+def bits(row: NDArray[np.uint32]) -> list[int]:
+    """Tokens that a row of a mask allows."""
+    return [int(token) for token in np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little"))]
+
+
+def drafted(draw: random.Random, state: GrammarState, texts: list[list[int]]) -> tuple[list[int], list[int], int]:
+    """A tree of what may follow: two pieces of what is said somewhere, and as its last nodes what must follow them."""
     tokens: list[int] = []
     parents: list[int] = []
     for _ in range(2):
@@ -74,9 +80,11 @@ def drafted(draw: random.Random, state: GrammarState, texts: list[list[int]]) ->
             tokens.append(token)
             parents.append(at)
             at = len(tokens) - 1
-    allowed = state.allowed(tokens, parents)
-    index = {node: i for i, node in enumerate(allowed)}
-    return [tokens[node] for node in allowed], [index.get(parents[node], -1) for node in allowed]
+    grown = state.grow(tokens, parents, draw.randrange(20))
+    tokens, parents = [*tokens, *grown.tokens], [*parents, *grown.parents]
+    nodes = [*grown.allowed, *range(len(tokens) - len(grown.tokens), len(tokens))]
+    index = {node: i for i, node in enumerate(nodes)}
+    return [tokens[node] for node in nodes], [index.get(parents[node], -1) for node in nodes], len(grown.tokens)
 
 
 def output(draw: random.Random, rule: GrammarRule, texts: list[list[int]], size: int) -> Iterator[int]:
@@ -85,7 +93,7 @@ def output(draw: random.Random, rule: GrammarRule, texts: list[list[int]], size:
     text = draw.choice(texts)
     while len(said) < len(text) and not state.complete:
         state.forced(draw.randrange(6))
-        tokens, parents = drafted(draw, state, texts)
+        tokens, parents, added = drafted(draw, state, texts)
         found = masks_of(state, tokens, parents, size)
         paths: list[list[int]] = []
         for token, parent in zip(tokens, parents, strict=True):
@@ -94,6 +102,8 @@ def output(draw: random.Random, rule: GrammarRule, texts: list[list[int]], size:
             if not set(path) & {0, 1, 2}:
                 expected = masks_of(fresh(rule, said + path), [], [], size)
                 assert (found[row] == expected[0]).all(), (said, path)
+        for node in range(len(tokens) - added, len(tokens)):
+            assert bits(found[1 + parents[node]]) == [tokens[node]], said
         yield 1 + len(tokens)
         more = text[len(said) : len(said) + draw.randrange(1, 12)]
         state.advance(more)

@@ -18,6 +18,12 @@ import agentkv as kv
 from .random_schemas import random_schema
 
 AT_ONCE = 8
+STRATEGIES = [
+    None,
+    kv.spec.PromptLookup(),
+    kv.spec.Suffix(adaptive=False),
+    kv.spec.Mixed(kv.spec.Suffix(adaptive=False), kv.spec.PromptLookup(adaptive=False)),
+]
 
 
 def exact(text: str) -> Any:
@@ -40,7 +46,7 @@ async def complete(model: Path, count: int) -> tuple[int, int]:
         schema = random_schema(random.Random(seed))
         async with await trunk.fork() as branch:
             sampling = kv.Sampling(temperature=1.0, seed=seed)
-            strategy = [None, kv.spec.PromptLookup(), kv.spec.Suffix(adaptive=False)][seed % 3]
+            strategy = STRATEGIES[seed % len(STRATEGIES)]
             gen = await branch.generate(
                 output=kv.JsonSchema(schema), max_tokens=300, sampling=sampling, speculative=strategy
             )

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import agentkv as kv
-from agentkv.spec import Draft, DraftModel, Eagle, PromptLookup, Suffix
+from agentkv.spec import Draft, DraftModel, Eagle, Mixed, PromptLookup, Suffix
 from agentkv.spec._checked import checked_draft
 
 from ..conftest import OpenContext
@@ -35,8 +35,13 @@ async def drafted(ctx: kv.Context, branch: kv.Branch, **options: Any) -> int:
 
 @pytest.mark.parametrize(
     "strategy",
-    [PromptLookup(adaptive=False), Suffix(adaptive=False), LastTime()],
-    ids=["prompt lookup", "suffix", "user's"],
+    [
+        PromptLookup(adaptive=False),
+        Suffix(adaptive=False),
+        LastTime(),
+        Mixed(Suffix(adaptive=False), LastTime()),
+    ],
+    ids=["prompt lookup", "suffix", "user's", "mixed"],
 )
 async def test_per_context_per_call_and_none(open_context: OpenContext, strategy: Any) -> None:
     async with open_context(speculative=strategy) as ctx:
@@ -153,6 +158,11 @@ async def test_a_coroutine_cannot_propose(open_context: OpenContext) -> None:
         (lambda: Suffix(corpus=""), "corpus"),
         (lambda: Suffix(corpus_bytes=1), "corpus_bytes"),
         (lambda: Suffix(adaptive=None), "adaptive"),  # type: ignore[arg-type]
+        (lambda: Mixed(Suffix()), "two strategies or more, but got 1"),
+        (lambda: Mixed(Suffix(), Suffix()), "each strategy once"),
+        (lambda: Mixed(Suffix(), None), "NoneType"),  # type: ignore[arg-type]
+        (lambda: Mixed(Suffix(), PromptLookup), "the class PromptLookup"),  # type: ignore[arg-type]
+        (lambda: Mixed(Suffix(), Mixed(Suffix(), Eagle())), "not mixed"),  # type: ignore[arg-type]
         (lambda: DraftModel(3), "path"),  # type: ignore[arg-type]
         (lambda: DraftModel(""), "path"),
         (lambda: DraftModel("x", top_k=0), "top_k"),
@@ -173,6 +183,8 @@ def test_settings_are_values() -> None:
             setting.adaptive = False  # type: ignore[misc]
     assert DraftModel("a") == DraftModel(Path("a"))
     assert Suffix(corpus="a") == Suffix(corpus=Path("a"))
+    assert Mixed(Suffix(), Eagle()) == Mixed(Suffix(), Eagle()) != Mixed(Eagle(), Suffix())
+    assert hash(Mixed(Suffix(), Eagle())) == hash(Mixed(Suffix(), Eagle()))
 
 
 def test_a_chain_is_a_tree_in_which_each_follows_the_last() -> None:

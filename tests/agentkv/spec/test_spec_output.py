@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import agentkv as kv
-from agentkv.spec import DraftModel, Eagle, PromptLookup, Suffix
+from agentkv.spec import DraftModel, Eagle, Mixed, PromptLookup, Suffix
 from examples.nano.data import conversation
 
 from ..conftest import OpenContext
@@ -23,6 +23,7 @@ pytestmark = pytest.mark.anyio
 OF_NANO = [
     PromptLookup(adaptive=False),
     Suffix(adaptive=False),
+    Mixed(Suffix(adaptive=False), PromptLookup(adaptive=False)),
     *([Eagle(adaptive=False)] if (kv.models.nano() / "draft.pte").is_file() else []),
 ]
 Open = Callable[..., AbstractAsyncContextManager[kv.Context]]
@@ -50,9 +51,10 @@ async def test_the_same_story_with_and_without(open_model: Open, n: int, samplin
         Suffix(),
         Suffix(adaptive=False, max_nodes=32),
         LastTime(),
+        Mixed(Suffix(), LastTime(), RandomTrees(runs, vocab, seed=n + 1)),
         RandomTrees(runs, vocab, seed=n),
         DraftModel(path, adaptive=False, width=2, top_k=3),
-        *(OF_NANO[2:] if path == kv.models.nano() else []),
+        *(OF_NANO[3:] if path == kv.models.nano() else []),
     ]
     for strategy in strategies:
         async with open_model(speculative=strategy) as ctx:

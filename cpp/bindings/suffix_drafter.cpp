@@ -21,8 +21,8 @@ void bind_suffix_drafter(nb::module_& m) {
       .def(
           "__init__",
           [](SuffixDrafter* self, std::int32_t max_nodes, std::int64_t max_tokens, nb::handle spellings) {
-            new (self) SuffixDrafter(
-                {.max_nodes = max_nodes, .max_tokens = max_tokens, .spellings = tokens_of(spellings)});
+            new (self)
+                SuffixDrafter({.max_nodes = max_nodes, .max_tokens = max_tokens, .spellings = tokens_of(spellings)});
           },
           nb::kw_only(), "max_nodes"_a = defaults.max_nodes, "max_tokens"_a = defaults.max_tokens,
           "spellings"_a = nb::tuple(),

@@ -37,9 +37,9 @@ class Constraint {
 struct ConstraintTurn {
   JobId job = 0;
   const Constraint* constraint = nullptr;
-  bool first = false;            // of this generation
-  std::span<const Token> said;   // since the last turn; at the first, since the output began
-  std::int32_t max_forced = 0;   // that there is a use for
+  bool first = false;           // of this generation
+  std::span<const Token> said;  // since the last turn; at the first, since the output began
+  std::int32_t max_forced = 0;  // that there is a use for
   // Out:
   std::vector<Token> forced = {};  // one after the other the only token that may follow
   bool complete = false;           // nothing may follow

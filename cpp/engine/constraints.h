@@ -35,7 +35,7 @@ struct PendingTurn {
   const Branch* branch;
   Constrained* constrained;
   Speculator* speculator = nullptr;  // whose draft follows; null for none
-  std::int32_t max_depth = 0;  // levels that there is a use for
+  std::int32_t max_depth = 0;        // levels that there is a use for
 };
 
 class Constraints {

@@ -10,7 +10,8 @@ constexpr std::int32_t kNone = -2;
 // A guess is never certain, as what a constraint forces is, and never impossible.
 constexpr float kMost = 0.9999f, kLeast = 1e-6f;
 
-// The node of `to` for each node of `from`: the child of its parent's with the same token, or else what `missing` makes.
+// The node of `to` for each node of `from`: the child of its parent's with the same token, or else what `missing`
+// makes.
 template <class Missing>
 std::vector<std::int32_t> mapped(const Draft& from, const Draft& to, Missing&& missing) {
   std::vector<std::int32_t> index(from.size());

@@ -56,8 +56,8 @@ class Drafter {
 
   // Whether drafts follow what they have cost and brought; without, as much is drafted and verified as there is room.
   bool adaptive = true;
-  // Whether it knows what DraftRequest::forced is. The drafts of one that does not follow the history, and so must guess
-  // what is forced as well; max_nodes and max_depth leave room for that.
+  // Whether it knows what DraftRequest::forced is. The drafts of one that does not follow the history, and so must
+  // guess what is forced as well; max_nodes and max_depth leave room for that.
   bool sees_forced = false;
   // What acceptance to expect before any draft was verified. Read when the drafter is attached.
   AcceptanceRates prior = {};

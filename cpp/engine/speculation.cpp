@@ -40,7 +40,8 @@ Guess* Speculator::guess_of(const DraftSource& source) {
 }
 
 bool Speculator::adaptive() const {
-  return std::all_of(guesses.begin(), guesses.end(), [](const Guess& guess) { return guess.source->drafter->adaptive; });
+  return std::all_of(guesses.begin(), guesses.end(),
+                     [](const Guess& guess) { return guess.source->drafter->adaptive; });
 }
 
 std::vector<DraftSource*> Speculation::attach(const std::shared_ptr<Drafter>& drafter) {
@@ -132,8 +133,7 @@ void Speculation::ask(DraftSource& source, std::size_t room) {
 void Speculation::plan(Guess& guess, const PendingDraft& pending) {
   const Speculator& speculator = *pending.speculator;
   const auto forced = static_cast<std::int32_t>(speculator.forced.size());
-  const auto deepest =
-      std::clamp(pending.max_depth - forced, 0, static_cast<std::int32_t>(AcceptanceRates::kLevels));
+  const auto deepest = std::clamp(pending.max_depth - forced, 0, static_cast<std::int32_t>(AcceptanceRates::kLevels));
   const bool adaptive = guess.source->drafter->adaptive;
   guess.plan = adaptive ? guess.source->policy.plan(deepest, speculator.draft) : DraftPlan{.depth = deepest};
 }

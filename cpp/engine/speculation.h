@@ -65,8 +65,8 @@ class Speculation {
   void clear_pending() { pending_.clear(); }
   void add(const PendingDraft& pending) { pending_.push_back(pending); }
 
-  // Drafts for what is pending, in a forward that has `rows` rows anyway and room for `room` more. A drafter that throws
-  // fails the jobs that asked it.
+  // Drafts for what is pending, in a forward that has `rows` rows anyway and room for `room` more. A drafter that
+  // throws fails the jobs that asked it.
   void propose(std::size_t rows, std::size_t room);
   // Keeps of these drafts what pays. Returns how many nodes that is.
   std::size_t keep_what_pays(std::size_t rows, std::size_t room);

@@ -7,10 +7,7 @@ namespace agentkv {
 
 NgramIndex::NgramIndex(std::vector<std::int32_t> lengths, std::int32_t max_ngram, std::int64_t max_tokens,
                        std::vector<Token> spellings)
-    : lengths_(std::move(lengths)),
-      max_ngram_(max_ngram),
-      max_tokens_(max_tokens),
-      spellings_(std::move(spellings)) {}
+    : lengths_(std::move(lengths)), max_ngram_(max_ngram), max_tokens_(max_tokens), spellings_(std::move(spellings)) {}
 
 std::size_t NgramIndex::keys(std::span<const Token> text, Keys& keys) const {
   std::uint64_t hash = 0xcbf29ce484222325u;  // not 0, or leading tokens 0 would not count

@@ -28,12 +28,12 @@ class TextDrafter : public Drafter {
   // The branch's line, with all of its history but the pending token.
   NgramIndex::Line& caught_up(BranchId branch, std::span<const Token> history);
 
-  // What a draft follows: the last tokens of the branch, as many as are compared, and those that are forced. Valid until
-  // the next call.
+  // What a draft follows: the last tokens of the branch, as many as are compared, and those that are forced. Valid
+  // until the next call.
   std::span<const Token> end_of(const DraftRequest& request);
-  // The token at a depth of a draft by a text that goes on as `after`; -1 where it ends. The text that the branch itself
-  // is writing goes on with the pending token, with what is forced and then with the guess, so that a repetition is
-  // continued for as long as wanted. path: all these, down to that depth.
+  // The token at a depth of a draft by a text that goes on as `after`; -1 where it ends. The text that the branch
+  // itself is writing goes on with the pending token, with what is forced and then with the guess, so that a repetition
+  // is continued for as long as wanted. path: all these, down to that depth.
   static Token next_of(std::span<const Token> after, bool own, std::span<const Token> path, std::int32_t depth);
 
   NgramIndex index_;

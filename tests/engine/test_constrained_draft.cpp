@@ -32,8 +32,7 @@ void what_may_not_follow_is_left_out_and_what_must_is_added() {
   //    \ 9 - 6
   //    \ 4
   ConstrainedDraft ride(Ints{5});
-  ride.follow_with(
-      {.tokens = {8, 9, 7, 6, 4}, .parents = {-1, -1, 0, 1, -1}, .confidence = {.9f, .8f, .7f, .6f, .5f}});
+  ride.follow_with({.tokens = {8, 9, 7, 6, 4}, .parents = {-1, -1, 0, 1, -1}, .confidence = {.9f, .8f, .7f, .6f, .5f}});
   DraftTurn turn{.draft = &ride.draft};
   turn.allowed = {0, 1, 3, 5};
   turn.added = {1, 2, 3};

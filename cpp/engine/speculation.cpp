@@ -196,9 +196,10 @@ std::size_t Speculation::count_that_pays(std::size_t rows, std::size_t room) con
   auto tokens = static_cast<double>(rows);
   double best = (1 + options.tolerance) * tokens / cost_.seconds(rows);
   std::size_t count = 0;
-  for (std::size_t n = 0; n < std::min(room, candidates_.size()); ++n) {
+  const std::size_t most = std::min(room, candidates_.size());
+  for (std::size_t n = 0; n < most; ++n) {
     tokens += static_cast<double>(candidates_[n].probability);
-    if (n + 1 < candidates_.size() && candidates_[n + 1].forced) continue;
+    if (n + 1 < most && candidates_[n + 1].forced) continue;
     const double speed = tokens / cost_.seconds(rows + n + 1);
     if (speed > best || !pending_[candidates_[n].pending].speculator->adaptive()) {
       best = speed;

@@ -44,7 +44,8 @@ def checked_strategy(speculative: object) -> Speculative | None:
         return cast("Strategy", speculative)
     raise InvalidInput(
         f"speculative is a {type(speculative).__name__}, but it must be None, kv.spec.Suffix, "
-        "kv.spec.PromptLookup, kv.spec.DraftModel, kv.spec.Eagle, or an object with `propose` (see kv.spec.Strategy)"
+        "kv.spec.PromptLookup, kv.spec.DraftModel, kv.spec.Eagle, kv.spec.MTP, or an object with `propose` (see "
+        "kv.spec.Strategy)"
     )
 
 

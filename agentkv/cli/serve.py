@@ -10,12 +10,12 @@ import typer
 
 from .._console.console import fail, reporting
 from .._types.extras import needs_extra
-from .options import CallFormatOption, QuantOption, SteerCallsOption, ThreadsOption
+from .options import CallFormatOption, Drafts, QuantOption, SteerCallsOption, ThreadsOption, strategy_called
 
 if TYPE_CHECKING:
     from .._model.drafters import Speculative
 
-Speculation = Literal["none", "suffix", "prompt", "eagle", "draft"]
+Speculation = Literal["none", Drafts, "draft"]
 
 
 def serve(
@@ -62,7 +62,8 @@ def serve(
     speculative: Annotated[
         Speculation,
         typer.Option(
-            help="What drafts: the longest earlier text, a few earlier words, the folder's draft head, or --draft."
+            help="What drafts: the longest earlier text, a few earlier words, the folder's draft head, the model's own"
+            " multi-token prediction layer, or --draft."
         ),
     ] = "none",
     draft: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Folder of a smaller model that drafts.")] = None,
@@ -170,18 +171,10 @@ def _is_loopback(host: str) -> bool:
 
 
 def _strategy(name: Speculation, model: Path, draft: Path | None) -> Speculative | None:
-    from .. import spec
-
     if (name == "draft") != (draft is not None):
         fail("--draft FOLDER goes with --speculative draft")
-    match name:
-        case "suffix":
-            return spec.Suffix()
-        case "prompt":
-            return spec.PromptLookup()
-        case "eagle":
-            return spec.Eagle(model)
-        case "draft":
-            assert draft is not None
-            return spec.DraftModel(draft)
-    return None
+    if draft is not None:
+        from .. import spec
+
+        return spec.DraftModel(draft)
+    return strategy_called(name, model) if name != "none" and name != "draft" else None

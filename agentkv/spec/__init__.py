@@ -8,8 +8,9 @@ await branch.generate(speculative=None)  # none
 
 from .draft_model import DraftModel
 from .eagle import Eagle
+from .mtp import MTP
 from .prompt_lookup import PromptLookup
 from .strategy import Draft, Strategy
 from .suffix import Suffix
 
-__all__ = ["Draft", "DraftModel", "Eagle", "PromptLookup", "Strategy", "Suffix"]
+__all__ = ["MTP", "Draft", "DraftModel", "Eagle", "PromptLookup", "Strategy", "Suffix"]

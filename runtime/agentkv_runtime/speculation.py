@@ -115,8 +115,8 @@ def open_mtp(
     path = target.mtp_path
     if path is None:
         raise DraftMismatchError(
-            f"{target.path} has no {MTP_NAME}, so it has no multi-token prediction layer to draft with. Export it again "
-            "if its checkpoint has one (DeepSeek-V3, GLM-4.5, Qwen3-Next: agentkv export --mtp), or draft with Suffix"
+            f"{target.path} has no {MTP_NAME}, so it has no multi-token prediction layer to draft with. Export it "
+            "again if its checkpoint has one (DeepSeek-V3, GLM-4.5, Qwen3-Next: agentkv export --mtp), or draft with Suffix"
         )
     manifest = read_draft_manifest(_manifest_of(path))
     return _open_head(
@@ -192,8 +192,8 @@ def _check_head(path: Path, head: DraftManifest, target: ModelFolder) -> None:
     if head.feature_dim != target.manifest.features.width:
         raise DraftMismatchError(
             f"{sides} differ in their features: the head reads {head.feature_dim} per row, the target gives out "
-            f"{target.manifest.features.width}. Give the head of this model, or export the model again: with --features "
-            "for an EAGLE head, with --mtp for its own layer"
+            f"{target.manifest.features.width}. Give the head of this model, or export the model again: with "
+            "--features for an EAGLE head, with --mtp for its own layer"
         )
     if head.target_vocab_size != target.manifest.vocab_size:
         raise DraftMismatchError(
@@ -218,8 +218,8 @@ def _check_agreement(head: ExecuTorchHead, manifest: DraftManifest) -> None:
     }
     if head.info != declared:
         raise ModelFolderError(
-            f"{head.path}: {_manifest_of(Path(head.path)).name} and the program describe different heads ({declared} and "
-            f"{head.info}). Export the draft head again"
+            f"{head.path}: {_manifest_of(Path(head.path)).name} and the program describe different heads ({declared} "
+            f"and {head.info}). Export the draft head again"
         )
 
 

@@ -122,7 +122,7 @@ class Reference:
 
     @torch.no_grad()
     def chain(self, tokens: list[int], depth: int) -> tuple[list[int], torch.Tensor]:
-        """The likeliest continuation behind `tokens`, whose last one the model has not run; and its logits `[depth, V]`.
+        """What likely follows `tokens`, whose last one the model has not run, and its logits `[depth, V]`.
 
         Row t has the hidden state at t and the token t + 1; each guess appends a row with the layer's own output.
         """

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from agentkv_runtime.folder.manifest import DType, Quantization, Scales, WeightRecipe
 
 if TYPE_CHECKING:
-    from agentkv_runtime.hf.features import Features
     from agentkv_runtime.gguf.architectures import Description
+    from agentkv_runtime.hf.features import Features
 
 __all__ = ["Options", "Source"]
 

@@ -156,8 +156,8 @@ def _read_target(path: Path) -> _Target:
             )
         if manifest.features.layers == (manifest.n_layers,):
             raise ExportError(
-                f"{path}: its program gives out the features of its own multi-token prediction layer, which a draft head "
-                "does not read. Export it again: agentkv export SRC_FOLDER OUT_FOLDER --features"
+                f"{path}: its program gives out the features of its own multi-token prediction layer, which a draft "
+                "head does not read. Export it again: agentkv export SRC_FOLDER OUT_FOLDER --features"
             )
         return _Target(path, manifest.vocab_size, manifest.feature_dim, file_fingerprint(path / "tokenizer.json"))
     check_source(path)

@@ -254,4 +254,3 @@ def _manifest(
         weight_recipe=made.recipe,
         exported_with=tool_versions(made.made_with),
     )
-

@@ -191,10 +191,10 @@ def lower_model(
 
     One forward takes 1 to `max_tokens` rows and returns the logits of 1 to `max_logits` of them. A history may have
     `max_positions` of the result; `max_context` lowers that, and lets long-rope models go beyond their original context
-    (see `position_limit`). With `features` a forward also returns the residual stream after some layers, `[T, F]`, which
-    draft heads read. Weights and activations become `dtype`; logits and features stay float32. `calibration`, windows
-    `[W, T]` of tokens, is the text on which the costs of errors are measured. Before lowering, the model is run on a few
-    tokens, by itself and through a cache.
+    (see `position_limit`). With `features` a forward also returns the residual stream after some layers, `[T, F]`,
+    which draft heads read. Weights and activations become `dtype`; logits and features stay float32. `calibration`,
+    windows `[W, T]` of tokens, is the text on which the costs of errors are measured. Before lowering, the model is run
+    on a few tokens, by itself and through a cache.
 
     Raises UnsupportedModelError, naming the reason; QuantizationError; or ExportError for bounds below 2 or so large
     that one value takes more than 4 GiB, and for options that the backend lacks.

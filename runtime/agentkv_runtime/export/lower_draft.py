@@ -7,8 +7,8 @@ from torch import nn
 from torch.export import Dim, ExportedProgram
 
 from agentkv_runtime.errors import ExportError
-from agentkv_runtime.export.draft_head import DraftHead
 from agentkv_runtime.export.checks import check_bounds
+from agentkv_runtime.export.draft_head import DraftHead
 from agentkv_runtime.export.program import LoweredProgram, lower_methods
 from agentkv_runtime.export.progress import Progress
 from agentkv_runtime.export.quantization import Recipe
@@ -49,9 +49,7 @@ class _Level(nn.Module):
 def _trace(head: DraftHead, max_tokens: int, max_logits: int) -> dict[str, ExportedProgram]:
     rows, logits = Dim("T", min=1, max=max_tokens), Dim("N", min=1, max=max_logits)
     fc, width = head.fc, head.config.hidden_size
-    fuse = torch.export.export(
-        Fuse(fc), (torch.zeros(2, head.feature_dim),), dynamic_shapes=({0: rows},), strict=False
-    )
+    fuse = torch.export.export(Fuse(fc), (torch.zeros(2, head.feature_dim),), dynamic_shapes=({0: rows},), strict=False)
     del head.fc
     example = (
         torch.zeros(2, dtype=torch.int64),

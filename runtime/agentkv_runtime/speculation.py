@@ -116,7 +116,7 @@ def open_mtp(
     if path is None:
         raise DraftMismatchError(
             f"{target.path} has no {MTP_NAME}, so it has no multi-token prediction layer to draft with. Export it "
-            "again if its checkpoint has one (DeepSeek-V3, GLM-4.5, Qwen3-Next: agentkv export --mtp), or draft with Suffix"
+            "again with --mtp if its checkpoint has one (DeepSeek-V3, GLM-4.5, Qwen3-Next), or draft with Suffix"
         )
     manifest = read_draft_manifest(_manifest_of(path))
     return _open_head(

@@ -98,8 +98,9 @@ def _write(layer: NextTokenNames, source: Source, folder: Path, options: Options
     expected = _logits(model, config.hidden_size)
     quant = _OF_BITS.get(options.quant, options.quant)
     assert quant in BACKENDS["cpu"].quantizations, "every backend's bits have a counterpart"
-    rows = {"max_tokens": options.max_tokens, "max_logits": options.max_logits}
-    lowered = lower_next_token(model, quant=quant, **rows, progress=tell)
+    lowered = lower_next_token(
+        model, quant=quant, max_tokens=options.max_tokens, max_logits=options.max_logits, progress=tell
+    )
     del model
     program = folder / MTP_NAME
     lowered.write(program)
@@ -113,7 +114,8 @@ def _write(layer: NextTokenNames, source: Source, folder: Path, options: Options
         feature_dim=config.hidden_size,
         draft_vocab_size=config.vocab_size,
         target_vocab_size=config.vocab_size,
-        **rows,
+        max_tokens=options.max_tokens,
+        max_logits=options.max_logits,
         n_kv_heads=lowered.metadata.n_kv_heads,
         head_dim=lowered.metadata.head_dim,
         tokenizer_fingerprint=file_fingerprint(source.described / "tokenizer.json"),

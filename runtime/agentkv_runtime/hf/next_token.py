@@ -78,8 +78,9 @@ def load_next_token(path: Path, names: NextTokenNames, config: PretrainedConfig)
     weights = FolderWeights(path)
     sources = names.tensors(weights.names(), tied=bool(config.tie_word_embeddings))
     one = _config_of_one_layer(config, sources.layer)
+    kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(one)]
     try:
-        causal, info = MODEL_FOR_CAUSAL_LM_MAPPING[type(one)].from_pretrained(
+        causal, info = kind.from_pretrained(
             None,
             config=one,
             state_dict={name: _load(weights, source) for name, source in sources.layer.items()},

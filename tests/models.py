@@ -66,6 +66,8 @@ KINDS: dict[str, TinySpec] = {
     "gemma4": TinySpec("gemma4", layers=4, tied=True, window=8),
     "granite_swa": TinySpec("granite_swa", window=8),
     "deepseek3": TinySpec("deepseek3", kv_heads=4),
+    "deepseek3_moe": TinySpec("deepseek3_moe", kv_heads=4, intermediate=64),
+    "glm4_moe": TinySpec("glm4_moe", intermediate=64),
     "qwen3_moe": TinySpec("qwen3_moe", intermediate=64),
     "gpt_oss": TinySpec("gpt_oss", intermediate=64, window=8),
     "llama4": TinySpec("llama4", window=8),
@@ -87,6 +89,28 @@ def tiny_spec(kind: str = "llama", **overrides: Any) -> TinySpec:
 
 def _sliding(spec: TinySpec) -> list[str]:
     return [("sliding_attention", "full_attention")[layer % 2] for layer in range(spec.layers)]
+
+
+def _latent(spec: TinySpec) -> dict[str, Any]:
+    return {
+        "q_lora_rank": 32,
+        "kv_lora_rank": 48,
+        "qk_nope_head_dim": spec.head_dim,
+        "qk_rope_head_dim": 16,
+        "v_head_dim": 24,
+    }
+
+
+def _experts_beside_shared(spec: TinySpec) -> dict[str, Any]:
+    return {
+        "first_k_dense_replace": 1,
+        "moe_intermediate_size": spec.intermediate,
+        "n_routed_experts": 8,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 3,
+        "n_group": 2,
+        "topk_group": 1,
+    }
 
 
 # Each attends in a way of its own: model type and what its config says beside the common fields.
@@ -122,16 +146,16 @@ _BY_MODEL_TYPE: dict[str, tuple[str, Callable[[TinySpec], dict[str, Any]]]] = {
         lambda spec: {"sliding_window": spec.window, "layer_types": _sliding(spec), "head_dim": spec.head_dim},
     ),
     # Latent attention.
-    "deepseek3": (
+    "deepseek3": ("deepseek_v3", lambda spec: {**_latent(spec), "first_k_dense_replace": spec.layers}),
+    # The same, with experts.
+    "deepseek3_moe": (
         "deepseek_v3",
-        lambda spec: {
-            "q_lora_rank": 32,
-            "kv_lora_rank": 48,
-            "qk_nope_head_dim": spec.head_dim,
-            "qk_rope_head_dim": 16,
-            "v_head_dim": 24,
-            "first_k_dense_replace": spec.layers,
-        },
+        lambda spec: {**_latent(spec), **_experts_beside_shared(spec)},
+    ),
+    # Experts beside a shared one, part of each head turned.
+    "glm4_moe": (
+        "glm4_moe",
+        lambda spec: {"head_dim": spec.head_dim, "attention_bias": True, **_experts_beside_shared(spec)},
     ),
     # Three of eight experts.
     "qwen3_moe": (

@@ -33,6 +33,12 @@ def _eagle(drafted: Drafted) -> Speculative | None:
     return spec.Eagle(adaptive=drafted.adaptive)
 
 
+def _mtp(drafted: Drafted) -> Speculative | None:
+    if not is_model_folder(drafted.model) or read_model_folder(drafted.model).mtp_path is None:
+        return None
+    return spec.MTP(adaptive=drafted.adaptive)
+
+
 def _draft_model(drafted: Drafted) -> Speculative | None:
     return None if drafted.draft_model is None else spec.DraftModel(drafted.draft_model, adaptive=drafted.adaptive)
 
@@ -42,6 +48,7 @@ STRATEGIES: dict[str, Callable[[Drafted], Speculative | None]] = {
     "Suffix": lambda drafted: spec.Suffix(adaptive=drafted.adaptive),
     "PromptLookup": lambda drafted: spec.PromptLookup(adaptive=drafted.adaptive),
     "Eagle": _eagle,
+    "MTP": _mtp,
     "DraftModel": _draft_model,
 }
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from agentkv_runtime.speculation import Drafter
 
 Speculative: TypeAlias = BuiltIn | Mixed | Strategy
+Key: TypeAlias = "BuiltIn | int | tuple[Key, ...]"
 
 
 class Inherit(Enum):
@@ -39,7 +40,7 @@ class Speculation:
     def __init__(self, default: Speculative | None, target: DraftTarget) -> None:
         self._default = default
         self._target = target
-        self._drafters: dict[BuiltIn | Mixed | int, Drafter] = {}
+        self._drafters: dict[Key, Drafter] = {}
 
     def resolve(self, speculative: object) -> Speculative | None:
         """The strategy for a call's `speculative` argument. Raises InvalidInput."""
@@ -53,8 +54,7 @@ class Speculation:
         return None if strategy is None else self._opened(strategy)
 
     def _opened(self, strategy: Speculative) -> Drafter:
-        # An object with `propose` is keyed by identity: its drafter keeps it alive.
-        key = strategy if isinstance(strategy, BuiltIn | Mixed) else id(strategy)
+        key = _key(strategy)
         if key not in self._drafters:
             self._drafters[key] = self._open(strategy)
         return self._drafters[key]
@@ -65,8 +65,8 @@ class Speculation:
 
     def close(self) -> None:
         """Frees all drafters, on the thread that made them."""
-        for strategy, drafter in self._drafters.items():
-            close_drafter(drafter, strategy, self._target)
+        for key, drafter in self._drafters.items():
+            close_drafter(drafter, key, self._target)
         self._drafters.clear()
 
     def _open(self, strategy: Speculative) -> Drafter:
@@ -85,3 +85,10 @@ class Speculation:
             raise opening_error(error, repr(strategy)) from error
         drafter.adaptive = truth_of(getattr(strategy, "adaptive", True), f"adaptive of {type(strategy).__name__}")
         return drafter
+
+
+def _key(strategy: Speculative) -> Key:
+    """What one drafter is kept by. An object with `propose` is itself alone: its drafter keeps it alive."""
+    if isinstance(strategy, Mixed):
+        return tuple(map(_key, strategy.strategies))
+    return strategy if isinstance(strategy, BuiltIn) else id(strategy)

@@ -85,7 +85,8 @@ def spec(
 ) -> None:
     """Plain decoding beside every speculation strategy that the model has, in turns in one run, by kind of work.
 
-    PromptLookup always takes part, Eagle where the folder has a draft head. Fails where a strategy changed a token.
+    Suffix and PromptLookup always take part, Eagle and MTP where the folder has a head or a layer for them. Fails
+    where a strategy changed a token.
     """
     from .._bench.plot import check_matplotlib, draw
     from .._bench.speculation import BenchSettings

@@ -11,7 +11,7 @@ from agentkv_runtime.folder.printable import printable
 
 from .._console.console import escaped, fail, reporting, stdout
 from .._types.errors import ContextFull, LimitReached
-from .options import CallFormatOption, QuantOption, SteerCallsOption, ThreadsOption
+from .options import CallFormatOption, Drafts, QuantOption, SteerCallsOption, ThreadsOption, strategy_called
 
 
 def chat(
@@ -30,6 +30,13 @@ def chat(
         str | None, typer.Option(metavar="on|off|N", help="Whether the model reasons, or for N tokens at most.")
     ] = None,
     spec: Annotated[bool, typer.Option("--spec/--no-spec", help="Draft from what was said before.")] = False,
+    speculative: Annotated[
+        Drafts | None,
+        typer.Option(
+            help="Draft by another strategy: a few earlier words, the folder's draft head, or the model's own"
+            " multi-token prediction layer."
+        ),
+    ] = None,
     load: Annotated[Path | None, typer.Option(metavar="FILE", help="Go on from branches that were saved.")] = None,
     capacity: Annotated[int, typer.Option(min=1, help="Cells of the cache: tokens of all branches.")] = 16384,
     quant: QuantOption = None,
@@ -68,7 +75,7 @@ def chat(
             seed=seed,
             max_tokens=max_tokens,
             thinking=thinking_from_word(thinking),
-            speculates=spec,
+            speculative=strategy_called(speculative or "suffix", folder) if spec or speculative else None,
             load=load,
             capacity=capacity,
             quant=quant,

@@ -80,6 +80,14 @@ def export(
         ),
     ] = None,
     features: Annotated[bool, typer.Option("--features", help="Also give out what EAGLE-3 draft heads read.")] = False,
+    mtp: Annotated[
+        bool | None,
+        typer.Option(
+            "--mtp/--no-mtp",
+            help="The checkpoint's own multi-token prediction layer, to draft with; without it where there is one.",
+            show_default=False,
+        ),
+    ] = None,
     adapter: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Folder of a LoRA adapter (peft), merged into the weights.")
     ] = None,
@@ -104,6 +112,7 @@ def export(
             max_logits=max_logits,
             max_context=max_context,
             features=features,
+            mtp=mtp,
             calibrate=calibrate,
             recipe=recipe,
             adapter=adapter,
@@ -126,6 +135,9 @@ def export(
             f"The tokenizer has {tokens} tokens, the model only {folder.manifest.vocab_size}: prompts with others are "
             "refused."
         )
+    if folder.mtp_path is not None:
+        size = bytes_text(folder.mtp_path.stat().st_size)
+        stdout.print(f"Its multi-token prediction layer takes {size} more (--no-mtp): draft with --speculative mtp.")
     if folder.draft_path is not None:
         stdout.print("The draft head in the folder stays. If it is of another model, opening it says so.")
 

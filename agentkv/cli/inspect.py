@@ -19,7 +19,6 @@ from .weights import print_weights, quantization_text, size_text
 
 if TYPE_CHECKING:
     from agentkv_runtime.folder.metadata import KvCacheMetadata
-    from agentkv_runtime.folder.model_folder import ModelFolder
 
 
 def inspect(
@@ -68,7 +67,8 @@ def inspect(
         tokenizer = model.tokenizer
         tokens, chat = tokenizer.vocab_size, tokenizer.has_chat_template
         ends = ", ".join(tokenizer.ends)
-        draft = _draft_text(model)
+        draft = _draft_text(model.draft_path)
+        layer = _draft_text(model.mtp_path)
         measurement = Measurement.planned(model, text, windows, source) if quality else None
     facts = model.manifest
     cache = KvCacheMetadata(
@@ -93,6 +93,7 @@ def inspect(
         ("chat template", "yes" if chat else "no"),
         ("a turn ends with", ends or "no token"),
         ("draft head", draft),
+        ("multi-token prediction", layer),
         ("fingerprint", facts.fingerprint),
         ("exported with", ", ".join(f"{name} {version}" for name, version in facts.exported_with.items())),
     ]
@@ -168,11 +169,11 @@ def _features_text(features: FeatureInfo | None) -> str:
     return f"{features.width} floats per row, after layers {', '.join(map(str, features.layers))}"
 
 
-def _draft_text(model: ModelFolder) -> str:
-    from agentkv_runtime.folder.draft_manifest import DRAFT_MANIFEST_NAME, read_draft_manifest
+def _draft_text(program: Path | None) -> str:
+    from agentkv_runtime.folder.draft_manifest import read_draft_manifest
 
-    if model.draft_path is None:
+    if program is None:
         return "no"
-    draft = read_draft_manifest(model.path / DRAFT_MANIFEST_NAME)
+    draft = read_draft_manifest(program.with_suffix(".json"))
     tokens = f"{draft.draft_vocab_size} of {draft.target_vocab_size} tokens"
     return f"{draft.kind}, {draft.quantization}, {tokens}, {bytes_text(draft.model_bytes)}"

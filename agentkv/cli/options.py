@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
+
+if TYPE_CHECKING:
+    from .._model.drafters import Speculative
+
+Drafts: TypeAlias = Literal["suffix", "prompt", "eagle", "mtp", "suffix+eagle", "suffix+mtp"]
+"""Strategies of speculation that need no more than a name."""
 
 CallFormatOption: TypeAlias = Annotated[
     str | None, typer.Option(metavar="NAME", help="How the model writes calls, where its folder does not say it.")
@@ -24,3 +31,18 @@ QuantOption: TypeAlias = Annotated[
     ),
 ]
 ThreadsOption: TypeAlias = Annotated[int | None, typer.Option(min=1, help="Of the model.")]
+
+
+def strategy_called(name: Drafts, model: Path) -> Speculative:
+    """The strategy of this name for the model in a folder."""
+    from .. import spec
+
+    strategies: dict[Drafts, Speculative] = {
+        "suffix": spec.Suffix(),
+        "prompt": spec.PromptLookup(),
+        "eagle": spec.Eagle(model),
+        "mtp": spec.MTP(),
+        "suffix+eagle": spec.Mixed(spec.Suffix(), spec.Eagle(model)),
+        "suffix+mtp": spec.Mixed(spec.Suffix(), spec.MTP()),
+    }
+    return strategies[name]

@@ -10,12 +10,12 @@ import typer
 
 from .._console.console import fail, reporting
 from .._types.extras import needs_extra
-from .options import CallFormatOption, QuantOption, SteerCallsOption, ThreadsOption
+from .options import CallFormatOption, Drafts, QuantOption, SteerCallsOption, ThreadsOption, strategy_called
 
 if TYPE_CHECKING:
     from .._model.drafters import Speculative
 
-Speculation = Literal["none", "suffix", "prompt", "eagle", "draft"]
+Speculation = Literal["none", Drafts, "draft"]
 
 
 def serve(
@@ -62,10 +62,17 @@ def serve(
     speculative: Annotated[
         Speculation,
         typer.Option(
-            help="What drafts: the longest earlier text, a few earlier words, the folder's draft head, or --draft."
+            help="What drafts: the longest earlier text, a few earlier words, the folder's draft head, the model's own"
+            " multi-token prediction layer, or --draft."
         ),
     ] = "none",
     draft: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Folder of a smaller model that drafts.")] = None,
+    corpus: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="With --speculative suffix: keep the text of conversations here, for later drafts."
+        ),
+    ] = None,
     warm: Annotated[
         list[Path] | None,
         typer.Option(
@@ -152,7 +159,7 @@ def serve(
         "window": window,
         "sinks": sinks,
         "quantize_after": quantize_after,
-        "speculative": _strategy(speculative, model, draft),
+        "speculative": _strategy(speculative, model, draft, corpus),
         "quant": quant,
         "threads": threads,
         "call_format": call_format,
@@ -169,19 +176,15 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _strategy(name: Speculation, model: Path, draft: Path | None) -> Speculative | None:
+def _strategy(name: Speculation, model: Path, draft: Path | None, corpus: Path | None) -> Speculative | None:
     from .. import spec
 
     if (name == "draft") != (draft is not None):
         fail("--draft FOLDER goes with --speculative draft")
-    match name:
-        case "suffix":
-            return spec.Suffix()
-        case "prompt":
-            return spec.PromptLookup()
-        case "eagle":
-            return spec.Eagle(model)
-        case "draft":
-            assert draft is not None
-            return spec.DraftModel(draft)
-    return None
+    if corpus is not None and name != "suffix":
+        fail("--corpus FOLDER goes with --speculative suffix")
+    if draft is not None:
+        return spec.DraftModel(draft)
+    if corpus is not None:
+        return spec.Suffix(corpus=corpus)
+    return strategy_called(name, model) if name != "none" and name != "draft" else None

@@ -9,8 +9,9 @@ await branch.generate(speculative=None)  # none
 from .draft_model import DraftModel
 from .eagle import Eagle
 from .mixed import Mixed
+from .mtp import MTP
 from .prompt_lookup import PromptLookup
 from .strategy import Draft, Strategy
 from .suffix import Suffix
 
-__all__ = ["Draft", "DraftModel", "Eagle", "Mixed", "PromptLookup", "Strategy", "Suffix"]
+__all__ = ["MTP", "Draft", "DraftModel", "Eagle", "Mixed", "PromptLookup", "Strategy", "Suffix"]

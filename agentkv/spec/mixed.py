@@ -31,6 +31,11 @@ class Mixed:
         for place, strategy in enumerate(strategies):
             if isinstance(strategy, Mixed):
                 raise InvalidInput(f"Mixed takes strategies that are not mixed, but got {preview(strategy)}")
-            if checked_single(strategy) in strategies[:place]:
+            checked_single(strategy)
+            if any(_is_same(strategy, other) for other in strategies[:place]):
                 raise InvalidInput(f"Mixed takes each strategy once, but got {preview(strategy)} twice")
         object.__setattr__(self, "strategies", strategies)
+
+
+def _is_same(one: BuiltIn | Strategy, other: BuiltIn | Strategy) -> bool:
+    return one is other or (isinstance(one, BuiltIn) and one == other)

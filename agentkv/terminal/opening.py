@@ -12,12 +12,12 @@ from rich.text import Text
 from .._chat.call_habits import Rescue
 from .._console.console import stderr, stdout
 from .._context.context import Context
+from .._model.drafters import Speculative
 from .._model.generate_options import Thinking
 from .._types.errors import InvalidInput
 from .._types.sampling import Sampling
 from ..agents.agent import Agent
 from ..overflow import DropOldest, Room
-from ..spec import Suffix
 from .chat import HOW_TO_LEAVE, chat, chat_of_lines, show
 from .commands import loaded
 from .session import ChatSession
@@ -60,7 +60,7 @@ class ChatOptions:
     seed: int | None
     max_tokens: int
     thinking: Thinking
-    speculates: bool
+    speculative: Speculative | None
     load: Path | None
     capacity: int
     quant: str | None
@@ -81,7 +81,7 @@ async def talking(how: ChatOptions) -> None:
         max_tokens=how.max_tokens,
         max_message_tokens=how.max_tokens,
         thinking=how.thinking,
-        speculative=Suffix() if how.speculates else None,
+        speculative=how.speculative,
     )
     room = AnnouncedDropOldest(stdout if stdout.is_terminal else stderr)
     async with Context.open(
@@ -89,6 +89,7 @@ async def talking(how: ChatOptions) -> None:
         how.capacity,
         quant=how.quant,
         threads=how.threads,
+        speculative=how.speculative,  # some hear of a branch from its first token on
         overflow=room,
         call_format=how.call_format,
         rescue=how.rescue,

@@ -41,6 +41,7 @@ class ChatSession:
         self.tools = {tool.name: tool for tool in tools}
         self.current = ""
         self._agent = agent
+        self._strategy = agent.speculative or spec.Suffix()
         self._branches: NamedBranches[Agent[None, str]] = NamedBranches()
 
     async def begin(self) -> None:
@@ -124,8 +125,8 @@ class ChatSession:
         return await self._become(replace(self.agent, tools=[*tools, self.tools[name]] if on else tools))
 
     def speculate(self, on: bool) -> None:
-        """Turns drafts from earlier text on or off, on all branches."""
-        strategy = spec.Suffix() if on else None
+        """Turns drafts on or off, on all branches: by the strategy of the first agent, or from earlier text."""
+        strategy = self._strategy if on else None
         self._agent = replace(self._agent, speculative=strategy)
         for entry in self._branches:
             entry.data = replace(entry.data, speculative=strategy)

@@ -160,15 +160,15 @@ void bind_drafters(nb::module_& m) {
   eagle.def(
       "__init__",
       [](EagleDrafter* self, std::shared_ptr<ExecuTorchHeadSession> session, const std::vector<std::int32_t>& d2t,
-         std::int32_t target_vocab_size, std::int32_t width, std::int32_t top_k) {
+         std::int32_t target_vocab_size, std::int32_t width, std::int32_t top_k, std::int32_t depth) {
         auto cache = session->cache();
         new (self) EagleDrafter(std::move(session), std::move(cache), d2t, target_vocab_size,
-                                {.width = width, .top_k = top_k});
+                                {.width = width, .top_k = top_k, .depth = depth});
       },
       "session"_a, "d2t"_a, "target_vocab_size"_a, nb::kw_only(), "width"_a = defaults.width,
-      "top_k"_a = defaults.top_k,
+      "top_k"_a = defaults.top_k, "depth"_a = defaults.depth,
       "session: this drafter's alone. d2t: token i of the head is token i + d2t[i] of the target; empty where the "
       "vocabularies are equal. Per branch and level, the `width` most likely nodes are run and get `top_k` children "
-      "each. Raises InvalidDrafter.");
+      "each. depth: levels of a draft at most; 0: as many as pay. Raises InvalidDrafter.");
   bind_stats<EagleDrafter>(eagle);
 }

@@ -34,6 +34,9 @@ inline TreeOptions checked(TreeOptions options) {
   if (options.vocab_size < 0) {
     throw InvalidDrafter(error_text("the drafter's vocab_size is ", options.vocab_size, ", but must be at least 0"));
   }
+  if (options.depth < 0) {
+    throw InvalidDrafter(error_text("the drafter's depth is ", options.depth, ", but must be at least 0"));
+  }
   return options;
 }
 

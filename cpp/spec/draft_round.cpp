@@ -16,7 +16,10 @@ void DraftRound::begin() {
   absorbed_ = 0;
 }
 
-void DraftRound::add(DraftRequest& request, SeqId seq, DraftTree& tree) { branches_.push_back({&request, seq, &tree}); }
+void DraftRound::add(DraftRequest& request, SeqId seq, DraftTree& tree) {
+  if (options_.depth > 0) request.max_depth = std::min(request.max_depth, options_.depth);
+  branches_.push_back({&request, seq, &tree});
+}
 
 void DraftRound::feed(Token token, bool last) {
   level_.add_plain(branches_.back().seq, token, last);

@@ -19,6 +19,7 @@ struct TreeOptions {
   std::int32_t top_k = 8;       // children that each of them gets
   float min_reach = 0.01f;      // nodes that the model itself gives less than this probability are not run
   std::int32_t vocab_size = 0;  // ids from it on are padding, and never proposed; 0: the program has none
+  std::int32_t depth = 0;       // levels of a draft at most; 0: as many as are asked for
 };
 
 // Work of a drafter since it was made.

@@ -1,4 +1,5 @@
-// Drafts with an EAGLE-3 head: one decoder layer over the target's features.
+// Drafts with a head on the target's features: one decoder layer, an EAGLE-3 head or the target's own layer of
+// multi-token prediction.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The interface of an EAGLE-3 head: one decoder layer over the target's features, with a vocabulary of its own.
+// The interface of a draft head: one decoder layer over the target's features, which may have a vocabulary of its own.
 #pragma once
 
 #include <cstdint>

@@ -29,7 +29,7 @@ class Target:
                 parameter.data = self.embedding
             elif parameter.ndim == 2:
                 parameter.data = nano.int4(parameter.data)
-        layers = feature_layers(self.config.num_hidden_layers)
+        layers = feature_layers(self.config.num_hidden_layers, "eagle")
         self.feature_dim = len(layers) * self.config.hidden_size
         self._stream = ResidualStream(self.model, layers)
 

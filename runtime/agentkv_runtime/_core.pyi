@@ -1491,9 +1491,9 @@ class EagleDrafter(Drafter):
     Drafts with an EAGLE-3 head over the target's features: one forward of the head per level.
     """
 
-    def __init__(self, session: ExecuTorchHeadSession, d2t: Sequence[int], target_vocab_size: int, *, width: int = 8, top_k: int = 8) -> None:
+    def __init__(self, session: ExecuTorchHeadSession, d2t: Sequence[int], target_vocab_size: int, *, width: int = 8, top_k: int = 8, depth: int = 0) -> None:
         """
-        session: this drafter's alone. d2t: token i of the head is token i + d2t[i] of the target; empty where the vocabularies are equal. Per branch and level, the `width` most likely nodes are run and get `top_k` children each. Raises InvalidDrafter.
+        session: this drafter's alone. d2t: token i of the head is token i + d2t[i] of the target; empty where the vocabularies are equal. Per branch and level, the `width` most likely nodes are run and get `top_k` children each. depth: levels of a draft at most; 0: as many as pay. Raises InvalidDrafter.
         """
 
     @property

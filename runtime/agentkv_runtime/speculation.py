@@ -18,8 +18,8 @@ from agentkv_runtime._core import (
 )
 from agentkv_runtime.backends import BACKENDS
 from agentkv_runtime.errors import DraftMismatchError, ModelFolderError
-from agentkv_runtime.folder.draft_manifest import DRAFT_MANIFEST_NAME, DraftManifest, read_draft_manifest
-from agentkv_runtime.folder.model_folder import DRAFT_NAME, ModelFolder, file_fingerprint, read_model_folder
+from agentkv_runtime.folder.draft_manifest import DraftManifest, read_draft_manifest
+from agentkv_runtime.folder.model_folder import DRAFT_NAME, MTP_NAME, ModelFolder, file_fingerprint, read_model_folder
 from agentkv_runtime.folder.verified import remembered_fingerprint
 from agentkv_runtime.programs import load_folder, load_head
 
@@ -33,6 +33,7 @@ __all__ = [
     "SuffixDrafter",
     "open_draft_model",
     "open_eagle",
+    "open_mtp",
 ]
 
 
@@ -90,11 +91,60 @@ def open_eagle(
     another model than `target`, ModelFolderError for an unusable file or an invalid option.
     """
     program_path, manifest = _find_head(target.path if path is None else Path(path), target)
+    return _open_head(
+        program_path,
+        manifest,
+        target,
+        capacity=capacity,
+        kv_dtype=kv_dtype,
+        min_chunk=min_chunk,
+        max_sequences=max_sequences,
+        width=width,
+        top_k=top_k,
+        verify=verify,
+    )
+
+
+def open_mtp(
+    target: ModelFolder, *, capacity: int, kv_dtype: str = "fp16", width: int = 8, top_k: int = 8, depth: int = 0
+) -> EagleDrafter:
+    """Opens a drafter over the multi-token prediction layer in the folder of `target`, with cells of its own.
+
+    `depth` is the most levels of a draft, 0 for as many as pay; the other options are those of `open_draft_model`.
+    Raises DraftMismatchError for a folder without such a layer, ModelFolderError for an unusable file or an invalid
+    option.
+    """
+    path = target.mtp_path
+    if path is None:
+        raise DraftMismatchError(
+            f"{target.path} has no {MTP_NAME}, so it has no multi-token prediction layer to draft with. Export it "
+            "again with --mtp if its checkpoint has one (DeepSeek-V3, GLM-4.5, Qwen3-Next), or draft with Suffix"
+        )
+    manifest = read_draft_manifest(_manifest_of(path))
+    return _open_head(
+        path, manifest, target, capacity=capacity, kv_dtype=kv_dtype, width=width, top_k=top_k, depth=depth
+    )
+
+
+def _open_head(
+    program_path: Path,
+    manifest: DraftManifest,
+    target: ModelFolder,
+    *,
+    capacity: int,
+    kv_dtype: str,
+    min_chunk: int = 256,
+    max_sequences: int = 256,
+    width: int,
+    top_k: int,
+    depth: int = 0,
+    verify: bool = True,
+) -> EagleDrafter:
     _check_head(program_path, manifest, target)
     if verify and remembered_fingerprint(program_path, file_fingerprint) != manifest.fingerprint:
         raise ModelFolderError(
-            f"{program_path}: damaged or replaced: it is not the program that {DRAFT_MANIFEST_NAME} describes. Copy it "
-            "again or export the draft head again"
+            f"{program_path}: damaged or replaced: it is not the program that {_manifest_of(program_path).name} "
+            "describes. Copy it again or export the draft head again"
         )
     try:
         head = load_head(program_path)
@@ -105,7 +155,7 @@ def open_eagle(
             min_chunk=min_chunk,
             max_sequences=max_sequences,
         )
-        drafter = EagleDrafter(session, manifest.d2t, manifest.target_vocab_size, width=width, top_k=top_k)
+        drafter = EagleDrafter(session, manifest.d2t, manifest.target_vocab_size, width=width, top_k=top_k, depth=depth)
     except _core.ProgramError as error:
         raise ModelFolderError(str(error)) from error
     except _core.Error as error:
@@ -127,7 +177,11 @@ def _find_head(path: Path, target: ModelFolder) -> tuple[Path, DraftManifest]:
             f"{path} has no {DRAFT_NAME}, so there is no draft head for {target.path}. Give the folder that "
             "`agentkv export-draft` wrote"
         )
-    return program, read_draft_manifest(program.with_suffix(Path(DRAFT_MANIFEST_NAME).suffix))
+    return program, read_draft_manifest(_manifest_of(program))
+
+
+def _manifest_of(program: Path) -> Path:
+    return program.with_suffix(".json")
 
 
 def _check_head(path: Path, head: DraftManifest, target: ModelFolder) -> None:
@@ -140,7 +194,8 @@ def _check_head(path: Path, head: DraftManifest, target: ModelFolder) -> None:
     if head.feature_dim != target.manifest.features.width:
         raise DraftMismatchError(
             f"{sides} differ in their features: the head reads {head.feature_dim} per row, the target gives out "
-            f"{target.manifest.features.width}. Give the head of this model"
+            f"{target.manifest.features.width}. Give the head of this model, or export the model again: with "
+            "--features for an EAGLE head, with --mtp for its own layer"
         )
     if head.target_vocab_size != target.manifest.vocab_size:
         raise DraftMismatchError(
@@ -165,8 +220,8 @@ def _check_agreement(head: ExecuTorchHead, manifest: DraftManifest) -> None:
     }
     if head.info != declared:
         raise ModelFolderError(
-            f"{head.path}: {DRAFT_MANIFEST_NAME} and the program describe different heads ({declared} and "
-            f"{head.info}). Export the draft head again"
+            f"{head.path}: {_manifest_of(Path(head.path)).name} and the program describe different heads ({declared} "
+            f"and {head.info}). Export the draft head again"
         )
 
 

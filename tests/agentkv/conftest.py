@@ -9,6 +9,7 @@ import shutil
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,43 @@ def eagle_folder(tiny_hf_folder: Callable[..., Path], export_cache: ExportCache,
         export_draft(head, source, out, max_tokens=64, max_logits=64)
 
     return export_cache.get("eagle", export)
+
+
+@pytest.fixture(scope="session")
+def mtp_folder(export_cache: ExportCache, tmp_path_factory: TempPaths) -> Path:
+    """The tiny model again, exported with a multi-token prediction layer of random weights."""
+
+    def export(out: Path) -> None:
+        from agentkv_runtime.export import export_folder
+
+        from tests.runtime.next_token_layers import FAMILIES, write_with_layer
+
+        source = tmp_path_factory.mktemp("mtp") / "hf"
+        write_with_layer(FAMILIES["llama"], source)
+        export_folder(source, out, quant="none", max_tokens=64, max_logits=64, mtp=True)
+
+    return export_cache.get("mtp", export)
+
+
+# Strategies that read the model's features, and the fixtures of folders that have what they run.
+HEADS: dict[str, tuple[type[kv.spec.Eagle | kv.spec.MTP], str]] = {
+    "eagle": (kv.spec.Eagle, "eagle_folder"),
+    "mtp": (kv.spec.MTP, "mtp_folder"),
+}
+
+
+@dataclass(frozen=True)
+class Head:
+    """A strategy that reads features, and a folder of the tiny model that it drafts for."""
+
+    kind: type[kv.spec.Eagle | kv.spec.MTP]
+    folder: Path
+
+
+@pytest.fixture(params=HEADS)
+def head(request: pytest.FixtureRequest) -> Head:
+    kind, folder = HEADS[request.param]
+    return Head(kind, request.getfixturevalue(folder))
 
 
 @pytest.fixture

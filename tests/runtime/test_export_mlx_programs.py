@@ -157,7 +157,7 @@ def test_quantised_weights_against_the_dequantised(kind: str, quant: Any, export
 @torch.no_grad()
 def test_features(tmp_path: Path) -> None:
     model = tiny_model(tiny_spec("qwen3"))
-    lowered = lower_model(model, backend="mlx", max_tokens=16, max_logits=16, features=True)
+    lowered = lower_model(model, backend="mlx", max_tokens=16, max_logits=16, features="eagle")
     lowered.write(tmp_path / "model.pte")
     assert lowered.features is not None
     program = _core.ExecuTorchProgram(str(tmp_path / "model.pte"), "AgentKVMLX")

@@ -30,7 +30,7 @@ from tests.runtime.growing_cache import GrowingCache
     ("n_layers", "layers"), [(1, (1, 1, 1)), (2, (1, 1, 2)), (4, (1, 2, 4)), (8, (2, 4, 5)), (32, (2, 16, 29))]
 )
 def test_low_middle_and_high_layers(n_layers: int, layers: tuple[int, int, int]) -> None:
-    assert feature_layers(n_layers) == layers
+    assert feature_layers(n_layers, "eagle") == layers
 
 
 # Their layers need preparing to run through a cache, or their last norm has another name.
@@ -67,7 +67,7 @@ def some_logits(driver: Driver) -> Logits:
 
 @torch.no_grad()
 def test_a_program_with_features_is_otherwise_the_same(tiny_exported_folder: FolderFactory, tmp_path: Path) -> None:
-    lowered = lower_model(tiny_model(tiny_spec("gemma3")), max_tokens=64, max_logits=64, features=True)
+    lowered = lower_model(tiny_model(tiny_spec("gemma3")), max_tokens=64, max_logits=64, features="eagle")
     assert lowered.delegate_calls == {"AgentKVCPU": 4, "XnnpackBackend": 4}
     lowered.write(tmp_path / "model.pte")
     driver = native_driver(ExecuTorchProgram(str(tmp_path / "model.pte")))

@@ -1,5 +1,6 @@
 // Drafts of a head with a cache are those of the same head without one, over entries made of the branch's own tokens
 // and features, whatever became of the branches before.
+#include <algorithm>
 #include <memory>
 
 #include "core/cells.h"
@@ -118,6 +119,21 @@ void test_one_forward_per_level_for_all_branches() {
       branches.go_on(request.branch, branches.accepted(request.draft, branches.below(depth + 1)));
     }
     CHECK_EQ(rig.cells->used(), entries);  // no node is left
+  }
+}
+
+void test_no_draft_is_deeper_than_its_drafter() {
+  for (const std::int32_t depth : {1, 2, 4}) {
+    Rig rig({.width = 3, .top_k = 4, .min_reach = 0, .depth = depth});
+    Branches branches(rig.drafter, 9, kVocab, features_of);
+    const BranchId id = branches.create(20);
+    for (int asked = 1; asked < 7; ++asked) {
+      std::vector<DraftRequest> requests{branches.request(id, 40, asked)};
+      rig.drafter.propose(requests);
+      CHECK_EQ(requests[0].levels, std::min(asked, depth));
+      rig.check_draft_of(requests[0], 19, 0);
+      branches.go_on(id, {branches.any_token()});
+    }
   }
 }
 
@@ -310,6 +326,7 @@ void test_bad_arguments() {
   twice[3] = -2;
   CHECK_THROWS(make(twice), InvalidDrafter, "tokens 0 and 3", "token 1");
   CHECK_THROWS(make(offsets(), kVocab, {.width = 1, .top_k = 0, .min_reach = 0}), InvalidDrafter, "top_k 0");
+  CHECK_THROWS(make(offsets(), kVocab, {.min_reach = 0, .depth = -1}), InvalidDrafter, "depth is -1");
   EagleDrafter(rig.head, rig.cells, {}, 25);
 }
 
@@ -319,6 +336,7 @@ void test_bad_arguments() {
 int main() {
   using namespace agentkv::testing;
   test_one_forward_per_level_for_all_branches();
+  test_no_draft_is_deeper_than_its_drafter();
   test_long_prompts_are_run_as_they_come();
   test_a_fork_at_the_tip_is_exact();
   test_a_gap_of_one_stands_in();

@@ -10,6 +10,7 @@ from agentkv_runtime.folder.manifest import DType, Quantization, Scales, WeightR
 
 if TYPE_CHECKING:
     from agentkv_runtime.gguf.architectures import Description
+    from agentkv_runtime.hf.features import Features
 
 __all__ = ["Options", "Source"]
 
@@ -27,7 +28,9 @@ class Options:
     max_tokens: int
     max_logits: int
     max_context: int | None
-    features: bool
+    features: Features
+    mtp: bool | None
+    """Whether to export a multi-token prediction layer with the model; None: if there is one that can be."""
     calibrate: Path | None
     recipe: WeightRecipe | None
     """How block types are chosen; None: fixed if the program is written without torch, otherwise measured."""
@@ -35,7 +38,7 @@ class Options:
     def lowering(self) -> dict[str, Any]:
         """The options that `lower_model` takes, by parameter name."""
         taken = asdict(self)
-        for name in ("quant", "scales", "int8", "embedding", "calibrate", "recipe"):
+        for name in ("quant", "scales", "int8", "embedding", "calibrate", "recipe", "mtp"):
             del taken[name]
         return taken
 

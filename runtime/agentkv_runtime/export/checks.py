@@ -15,7 +15,16 @@ from agentkv_runtime.folder.staging import holds_nothing
 from agentkv_runtime.hf.config_check import check_config
 from agentkv_runtime.sources.source import is_gguf
 
-__all__ = ["check_rows", "check_source", "check_target", "check_torch", "check_value", "disk_errors", "needs"]
+__all__ = [
+    "check_bounds",
+    "check_rows",
+    "check_source",
+    "check_target",
+    "check_torch",
+    "check_value",
+    "disk_errors",
+    "needs",
+]
 
 _MOST_OF_A_VALUE = 4 << 30  # bytes; models stay far below unless their bounds are strange
 _MOST_ROWS = 8192
@@ -33,6 +42,12 @@ def disk_errors(out: Path) -> Iterator[None]:
                 "or give another place (AGENTKV_HOME is that of models that are opened). Nothing was exported"
             ) from error
         raise ExportError(f"{error.filename or out}: {error.strerror or error}. Nothing was exported") from error
+
+
+def check_bounds(max_tokens: int, max_logits: int) -> None:
+    """Raises ExportError for bounds of a forward below 2."""
+    if max_tokens < 2 or max_logits < 2:
+        raise ExportError(f"max_tokens and max_logits must be at least 2, not {max_tokens} and {max_logits}")
 
 
 def check_rows(max_tokens: int, max_logits: int) -> None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export.checks import check_rows, check_source, disk_errors
-from agentkv_runtime.export.folder import tool_versions
 from agentkv_runtime.export.progress import Progress
 from agentkv_runtime.export.target import choose_target
 from agentkv_runtime.export.traced import TOOLS
+from agentkv_runtime.export.versions import tool_versions
 from agentkv_runtime.folder.draft_manifest import DRAFT_MANIFEST_NAME, DraftManifest
 from agentkv_runtime.folder.manifest import Quantization, write_manifest
 from agentkv_runtime.folder.model_folder import DRAFT_NAME, file_fingerprint, is_model_folder, read_model_folder
@@ -153,6 +153,11 @@ def _read_target(path: Path) -> _Target:
             raise ExportError(
                 f"{path}: its program gives out no features for a draft head to read. Export it again: "
                 "agentkv export SRC_FOLDER OUT_FOLDER --features"
+            )
+        if manifest.features.layers == (manifest.n_layers,):
+            raise ExportError(
+                f"{path}: its program gives out the features of its own multi-token prediction layer, which a draft "
+                "head does not read. Export it again: agentkv export SRC_FOLDER OUT_FOLDER --features"
             )
         return _Target(path, manifest.vocab_size, manifest.feature_dim, file_fingerprint(path / "tokenizer.json"))
     check_source(path)

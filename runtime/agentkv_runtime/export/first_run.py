@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-__all__ = ["model_logits", "probe_tokens", "run_head", "run_model"]
+__all__ = ["model_logits", "probe_features", "probe_tokens", "run_head", "run_model"]
 
 _TEXT = "The quick brown fox jumps over the lazy dog."
 _N_TOKENS = 8
@@ -74,13 +74,16 @@ def run_model(folder: ModelFolder, tokens: list[int], expected: Rows | None, tel
             "the exported program's logits are not finite. Download the model again, or try another quantisation or "
             "dtype"
         )
-    if expected is None:
-        return
+    if expected is not None:
+        _compare(logits, expected, exact=manifest.quantization == "none" and manifest.dtype == "fp32")
+
+
+def _compare(logits: Rows, expected: Rows, *, exact: bool) -> None:
     if logits.shape != expected.shape:
         raise ExportError(
             f"the exported program gives out {logits.shape} logits where the model's are {expected.shape}"
         )
-    if manifest.quantization == "none" and manifest.dtype == "fp32":
+    if exact:
         off, largest = (float(np.abs(rows).max()) for rows in (logits - expected, expected))
         if off > _MOST_ERROR * largest:
             raise ExportError(
@@ -120,9 +123,17 @@ def _agreement(logits: Rows, expected: Rows) -> float:
     return min(found, default=1.0)
 
 
-def run_head(program: Path, manifest: DraftManifest) -> None:
-    """Opens an exported draft head and drafts from random features. Raises ExportError."""
-    features = np.random.default_rng(0).standard_normal((2, manifest.feature_dim), dtype=np.float32)
+def probe_features(width: int) -> Rows:
+    """Random features of two rows, `[2, width]`."""
+    return np.random.default_rng(0).standard_normal((2, width), dtype=np.float32)
+
+
+def run_head(program: Path, manifest: DraftManifest, expected: Rows | None = None) -> None:
+    """Opens an exported draft head, drafts from random features, and compares its logits with `expected`, if any.
+
+    Raises ExportError.
+    """
+    features = probe_features(manifest.feature_dim)
     try:
         session = load_head(program).make_session(capacity=2, kv_dtype="fp32", min_chunk=2)
         hidden = session.fuse(features)
@@ -133,3 +144,5 @@ def run_head(program: Path, manifest: DraftManifest) -> None:
         raise ExportError(f"the exported head does not run: {error}") from error
     if logits.shape != (2, manifest.draft_vocab_size) or not (np.isfinite(logits).all() and np.isfinite(out).all()):
         raise ExportError("the exported head gives out too few numbers, or some that are not finite")
+    if expected is not None:
+        _compare(logits, expected, exact=manifest.quantization == "none")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from agentkv_runtime.export.choices import OWN_BLOCKS, check_quantization
 from agentkv_runtime.export.direct.making import find_decoder, write_directly
 from agentkv_runtime.export.first_run import probe_tokens, run_model
 from agentkv_runtime.export.made import Made
+from agentkv_runtime.export.next_token import MTP_FILES, find_layer, write_layer
 from agentkv_runtime.export.progress import (
     DIRECT,
     MEASURED,
@@ -33,6 +34,7 @@ from agentkv_runtime.export.progress import (
 )
 from agentkv_runtime.export.target import choose_target, usual_quantization
 from agentkv_runtime.export.traced import trace_program
+from agentkv_runtime.export.versions import tool_versions
 from agentkv_runtime.folder.manifest import (
     MANIFEST_NAME,
     DType,
@@ -58,7 +60,7 @@ from agentkv_runtime.sources.adapter_config import read_adapter_config
 from agentkv_runtime.sources.source import described, is_gguf
 from agentkv_runtime.text.tokenizer import TOKENIZER_FILES, Tokenizer
 
-__all__ = ["export_folder", "tool_versions"]
+__all__ = ["export_folder"]
 
 
 def export_folder(
@@ -75,6 +77,7 @@ def export_folder(
     max_logits: int = 64,
     max_context: int | None = None,
     features: bool = False,
+    mtp: bool | None = None,
     calibrate: str | Path | None = None,
     recipe: WeightRecipe | None = None,
     adapter: str | Path | None = None,
@@ -95,7 +98,9 @@ def export_folder(
     both is reserved at load, so both are 2 to 8,192. A history may have the positions in the manifest, `max_context`
     at most; a long-rope model goes beyond its original context only with a `max_context` above it, and then rotates
     short histories by its long factors, too. With `features` it also returns the features of EAGLE-3 draft heads.
-    Activations, and weights that are not quantised, become `dtype`.
+    A checkpoint's own multi-token prediction layer becomes a second program, `mtp.pte`, which drafts from features of
+    its own: with `mtp` of True it has to, with False it is left out, and by default it is exported if that is possible
+    and there are no other features. Activations, and weights that are not quantised, become `dtype`.
 
     `quant` of "file" runs the blocks of a GGUF file, and is the default for such a file without an adapter. The CPU
     runs them unchanged, with activations in 8 bits per block of inputs. MLX runs the codes of types with a scale per 32
@@ -148,14 +153,15 @@ def export_folder(
                 max_tokens=max_tokens,
                 max_logits=max_logits,
                 max_context=max_context,
-                features=features,
+                features="eagle" if features else "none",
+                mtp=mtp,
                 calibrate=Path(calibrate) if calibrate else None,
                 recipe="measured" if calibrate else recipe,
             )
             source = Source(src, words.folder, words.gguf, Path(adapter) if adapter else None, name or "")
             _write(source, staging, tokenizer, options, tell, done)
             tell("putting it in place")
-            install(staging, place, (MODEL_NAME, *TOKENIZER_FILES), MANIFEST_NAME)
+            install(staging, place, (MODEL_NAME, *MTP_FILES, *TOKENIZER_FILES), MANIFEST_NAME)
     return read_model_folder(out)
 
 
@@ -164,6 +170,9 @@ def _write(
 ) -> None:
     config = read_object(source.described / "config.json", ExportError)
     tokens = probe_tokens(tokenizer, _vocab_size(config))
+    layer = find_layer(source, options)
+    if layer is not None and write_layer(layer, source, folder, options, tell):
+        options = replace(options, features="mtp")
     decoder, why = find_decoder(source, options)
     with ExitStack() as shared:
         if done is not None:
@@ -245,14 +254,3 @@ def _manifest(
         weight_recipe=made.recipe,
         exported_with=tool_versions(made.made_with),
     )
-
-
-def tool_versions(packages: Iterable[str]) -> dict[str, str]:
-    """Versions of the installed ones of these packages."""
-    found: dict[str, str] = {}
-    for name in packages:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found

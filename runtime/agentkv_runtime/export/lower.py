@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from agentkv_runtime.errors import ExportError, UnsupportedModelError
 from agentkv_runtime.export.blocks.importance import measure_importance
+from agentkv_runtime.export.checks import check_bounds
 from agentkv_runtime.export.experts import own_expert_layers
 from agentkv_runtime.export.linears import replace_transposed_linears
 from agentkv_runtime.export.memory import check_memory
@@ -21,7 +22,7 @@ from agentkv_runtime.export.program import LoweredProgram, lower_methods
 from agentkv_runtime.export.progress import Progress, Stage, reached
 from agentkv_runtime.export.quantization import Recipe
 from agentkv_runtime.export.rotary import own_rotary
-from agentkv_runtime.export.target import choose_target
+from agentkv_runtime.export.target import Lowering, choose_target
 from agentkv_runtime.export.weight_sizes import note_sizes
 from agentkv_runtime.folder.manifest import DType, FeatureInfo, Quantization
 from agentkv_runtime.folder.metadata import MAX_HEAD_DIM, Kept, KvCacheMetadata, LayerShape
@@ -29,7 +30,7 @@ from agentkv_runtime.hf.blame import blame
 from agentkv_runtime.hf.check import check_in_chunks, check_layers, reference_logits, short_windows
 from agentkv_runtime.hf.convolution import conv_shape, short_conv
 from agentkv_runtime.hf.deferred import loading_as_it_runs
-from agentkv_runtime.hf.features import feature_layers
+from agentkv_runtime.hf.features import Features, feature_layers
 from agentkv_runtime.hf.linear_attention import STATE_WINDOW, linear_attention, linear_shape
 from agentkv_runtime.hf.op import update_and_attend
 from agentkv_runtime.hf.own_positions import position_offset
@@ -38,7 +39,7 @@ from agentkv_runtime.hf.prepare import prepare
 from agentkv_runtime.hf.selective_scan import scan_shape, selective_scan
 from agentkv_runtime.hf.wrapper import CachedForward
 
-__all__ = ["LoweredModel", "lower_model"]
+__all__ = ["LoweredModel", "lower_model", "metadata_of", "ready_to_trace"]
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class LoweredModel(LoweredProgram):
     trained_positions: int | None = None
 
 
-def _metadata(program: ExportedProgram, name: str) -> KvCacheMetadata:
+def metadata_of(program: ExportedProgram, name: str) -> KvCacheMetadata:
     """Reads the cache's shape off the attention nodes. Raises UnsupportedModelError for widths that caches lack."""
     shapes: dict[int, LayerShape] = {}
     windows: dict[int, int] = {}
@@ -125,43 +126,20 @@ def _measured(share: float) -> None:
     reached(Stage.MEASURING, share)
 
 
-@torch.no_grad()
-def lower_model(
+@contextmanager
+def ready_to_trace(
     model: PreTrainedModel,
-    *,
-    backend: str = "cpu",
-    quant: Quantization | Recipe = "none",
-    dtype: DType = "fp32",
-    max_tokens: int = 512,
-    max_logits: int = 64,
-    max_context: int | None = None,
-    features: bool = False,
-    calibration: torch.Tensor | None = None,
-    progress: Progress | None = None,
-) -> LoweredModel:
-    """Lowers a float32 causal language model to one program for a backend. The model cannot be used afterwards.
+    recipe: Recipe,
+    lowering: Lowering,
+    dtype: DType,
+    max_context: int | None,
+    calibration: torch.Tensor | None,
+    tell: Progress,
+) -> Iterator[None]:
+    """Tries a model by itself and through a cache, and rewrites it into one that may be traced in the block.
 
-    Deferred parameters are loaded where their values are needed and dropped after it; the recipe has their sizes at the
-    end and, where they are quantised, their relative errors.
-
-    One forward takes 1 to `max_tokens` rows and returns the logits of 1 to `max_logits` of them. A history may have
-    `max_positions` of the result; `max_context` lowers that, and lets long-rope models go beyond their original context
-    (see `position_limit`). With `features` a forward also returns the residual stream after low, middle and high
-    layers, `[T, F]`, which EAGLE-3 draft heads read. Weights and activations become `dtype`; logits and features stay
-    float32. `calibration`, windows `[W, T]` of tokens, is the text on which the costs of errors are measured. Before
-    lowering, the model is run on a few tokens, by itself and through a cache.
-
-    Raises UnsupportedModelError, naming the reason; QuantizationError; or ExportError for bounds below 2 or so large
-    that one value takes more than 4 GiB, and for options that the backend lacks.
+    Raises UnsupportedModelError or QuantizationError.
     """
-    tell = progress or (lambda _: None)
-    recipe = quant if isinstance(quant, Recipe) else Recipe(quant)
-    lowering = choose_target(backend, recipe.quant, dtype).lowering()
-    if max_tokens < 2 or max_logits < 2:
-        raise ExportError(f"max_tokens and max_logits must be at least 2, not {max_tokens} and {max_logits}")
-    config = model.config.get_text_config()
-    max_positions = position_limit(config, max_context, position_offset(model))
-    layers = feature_layers(config.num_hidden_layers) if features else ()
     if model.get_experts_implementation()[""] is not None:
         model.set_experts_implementation("eager")  # what ours are compared with
     model.requires_grad_(False)  # which programs record
@@ -182,16 +160,56 @@ def lower_model(
             reached(Stage.TRYING, 0.2)
             rotated.enter_context(own_rotary(model, max_context))
             reached(Stage.TRYING, 0.6)
-            if not long_factors(config, max_context):
+            if not long_factors(model.config.get_text_config(), max_context):
                 with short_windows(model):
                     check_in_chunks(model, want)
         note_sizes(model, recipe, dtype)
         lowering.prepare(model, recipe, dtype)
         tell("tracing the model")
         reached(Stage.TRACING)
+        yield
+
+
+@torch.no_grad()
+def lower_model(
+    model: PreTrainedModel,
+    *,
+    backend: str = "cpu",
+    quant: Quantization | Recipe = "none",
+    dtype: DType = "fp32",
+    max_tokens: int = 512,
+    max_logits: int = 64,
+    max_context: int | None = None,
+    features: Features = "none",
+    calibration: torch.Tensor | None = None,
+    progress: Progress | None = None,
+) -> LoweredModel:
+    """Lowers a float32 causal language model to one program for a backend. The model cannot be used afterwards.
+
+    Deferred parameters are loaded where their values are needed and dropped after it; the recipe has their sizes at the
+    end and, where they are quantised, their relative errors.
+
+    One forward takes 1 to `max_tokens` rows and returns the logits of 1 to `max_logits` of them. A history may have
+    `max_positions` of the result; `max_context` lowers that, and lets long-rope models go beyond their original context
+    (see `position_limit`). With `features` a forward also returns the residual stream after some layers, `[T, F]`,
+    which draft heads read. Weights and activations become `dtype`; logits and features stay float32. `calibration`,
+    windows `[W, T]` of tokens, is the text on which the costs of errors are measured. Before lowering, the model is run
+    on a few tokens, by itself and through a cache.
+
+    Raises UnsupportedModelError, naming the reason; QuantizationError; or ExportError for bounds below 2 or so large
+    that one value takes more than 4 GiB, and for options that the backend lacks.
+    """
+    tell = progress or (lambda _: None)
+    recipe = quant if isinstance(quant, Recipe) else Recipe(quant)
+    lowering = choose_target(backend, recipe.quant, dtype).lowering()
+    config = model.config.get_text_config()
+    max_positions = position_limit(config, max_context, position_offset(model))
+    layers = feature_layers(config.num_hidden_layers, features)
+    check_bounds(max_tokens, max_logits)
+    with ready_to_trace(model, recipe, lowering, dtype, max_context, calibration, tell):
         traced = _trace(model, max_tokens, max_logits, layers)
     check_memory(config.model_type, traced, max_tokens, max_logits)
-    metadata = _metadata(traced, config.model_type)
+    metadata = metadata_of(traced, config.model_type)
     lowered = lower_methods({"forward": traced}, metadata, lowering, tell)
     info = FeatureInfo(layers=layers, width=len(layers) * config.hidden_size) if layers else None
     return LoweredModel(

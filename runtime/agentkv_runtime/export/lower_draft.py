@@ -7,6 +7,7 @@ from torch import nn
 from torch.export import Dim, ExportedProgram
 
 from agentkv_runtime.errors import ExportError
+from agentkv_runtime.export.checks import check_bounds
 from agentkv_runtime.export.draft_head import DraftHead
 from agentkv_runtime.export.program import LoweredProgram, lower_methods
 from agentkv_runtime.export.progress import Progress
@@ -15,15 +16,18 @@ from agentkv_runtime.export.target import choose_target
 from agentkv_runtime.folder.manifest import Quantization
 from agentkv_runtime.folder.metadata import KvCacheMetadata
 
-__all__ = ["lower_draft_head"]
+__all__ = ["Fuse", "lower_draft_head"]
 
 
-class _Fuse(nn.Module):
+class Fuse(nn.Module):
+    """The method that makes hidden states of features."""
+
     def __init__(self, fc: nn.Module) -> None:
         super().__init__()
         self.fc = fc
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """features `[T, F]` -> hidden `[T, H]`."""
         hidden: torch.Tensor = self.fc(features)
         return hidden
 
@@ -45,9 +49,7 @@ class _Level(nn.Module):
 def _trace(head: DraftHead, max_tokens: int, max_logits: int) -> dict[str, ExportedProgram]:
     rows, logits = Dim("T", min=1, max=max_tokens), Dim("N", min=1, max=max_logits)
     fc, width = head.fc, head.config.hidden_size
-    fuse = torch.export.export(
-        _Fuse(fc), (torch.zeros(2, head.feature_dim),), dynamic_shapes=({0: rows},), strict=False
-    )
+    fuse = torch.export.export(Fuse(fc), (torch.zeros(2, head.feature_dim),), dynamic_shapes=({0: rows},), strict=False)
     del head.fc
     example = (
         torch.zeros(2, dtype=torch.int64),
@@ -73,8 +75,7 @@ def lower_draft_head(
     """
     tell = progress or (lambda _: None)
     lowering = choose_target("cpu", quant, "fp32").lowering()
-    if max_tokens < 2 or max_logits < 2:
-        raise ExportError(f"max_tokens and max_logits must be at least 2, not {max_tokens} and {max_logits}")
+    check_bounds(max_tokens, max_logits)
     config = head.config
     if config.head_dim % 8 or config.head_dim > 256:
         raise ExportError(f"the head's head_dim {config.head_dim} is no multiple of 8 up to 256")

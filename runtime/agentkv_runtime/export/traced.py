@@ -22,7 +22,7 @@ from agentkv_runtime.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from agentkv_runtime.export.first_run import Rows
 
-__all__ = ["TOOLS", "trace_program"]
+__all__ = ["TOOLS", "named_errors", "trace_program"]
 
 _LARGE = 64 << 20  # bytes
 TOOLS = ("agentkv-sdk", "executorch", "torch", "torchao", "transformers")
@@ -62,11 +62,11 @@ def _traced(
     recipe_of_blocks = (options.recipe or "measured") if options.quant in OWN_BLOCKS else None
     measured = recipe_of_blocks == "measured"
     windows = calibration_windows(tokenizer, text, options.calibrate) if measured else None
-    with _named(source.weights, "cannot be loaded"):
+    with named_errors(source.weights, "cannot be loaded"):
         model, expected = open_model(source.weights, source.described, source.adapter, tokens)
     recipe = Recipe(options.quant, options.scales, options.int8, options.embedding)
     with spilling_to(folder):
-        with _named(source.weights, "cannot be lowered"):
+        with named_errors(source.weights, "cannot be lowered"):
             lowered = lower_model(model, quant=recipe, **options.lowering(), calibration=windows, progress=tell)
         del model
         tell("writing the folder")
@@ -90,11 +90,14 @@ def _traced(
 
 
 @contextmanager
-def _named(src: Path, what: str) -> Iterator[None]:
-    """Turns exceptions of torch, executorch or the model's code in the block into ExportErrors naming the source."""
+def named_errors(src: Path, what: str) -> Iterator[None]:
+    """Turns exceptions of torch, executorch or the model's code in the block into ExportErrors naming the source.
+
+    ImportErrors come through.
+    """
     try:
         yield
-    except (ExportError, OSError):
+    except (ExportError, ImportError, OSError):
         raise
     except ValueError as error:  # what the model or the quantisation does not allow
         raise ExportError(f"{src}: {error}") from error

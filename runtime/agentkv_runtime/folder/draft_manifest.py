@@ -16,6 +16,7 @@ from agentkv_runtime.folder.manifest import Bytes, Fingerprint, Positive, Quanti
 __all__ = [
     "DRAFT_FORMAT_VERSION",
     "DRAFT_MANIFEST_NAME",
+    "MTP_MANIFEST_NAME",
     "DraftManifest",
     "MeasuredAcceptance",
     "read_draft_manifest",
@@ -24,6 +25,7 @@ __all__ = [
 
 DRAFT_FORMAT_VERSION = 1
 DRAFT_MANIFEST_NAME = "draft.json"
+MTP_MANIFEST_NAME = "mtp.json"
 
 
 Rate = Annotated[float, Field(ge=0, le=1)]
@@ -51,12 +53,13 @@ class DraftManifest(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     format_version: int = DRAFT_FORMAT_VERSION
-    kind: Literal["eagle3"] = "eagle3"
+    kind: Literal["eagle3", "mtp"] = "eagle3"
+    """An EAGLE-3 head, or a model's own multi-token prediction layer."""
     quantization: Quantization = "none"
     source: str
     """Name of the checkpoint that was exported; for people."""
     fingerprint: Fingerprint
-    """SHA-256 of `draft.pte`."""
+    """SHA-256 of the program beside it."""
     model_bytes: Bytes
     hidden_dim: Positive
     """H: floats per row of the head's input and output."""

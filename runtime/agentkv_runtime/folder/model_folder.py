@@ -31,6 +31,7 @@ __all__ = [
 
 MODEL_NAME = "model.pte"
 DRAFT_NAME = "draft.pte"
+MTP_NAME = "mtp.pte"
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,12 @@ class ModelFolder:
     def draft_path(self) -> Path | None:
         """Path of a draft head's program; None if the folder has none."""
         path = self.path / DRAFT_NAME
+        return path if path.is_file() else None
+
+    @property
+    def mtp_path(self) -> Path | None:
+        """Path of the program of the model's own multi-token prediction layer; None if the folder has none."""
+        path = self.path / MTP_NAME
         return path if path.is_file() else None
 
     @cached_property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import nn
@@ -11,11 +11,22 @@ from transformers import PreTrainedModel
 
 from agentkv_runtime.errors import UnsupportedModelError
 
-__all__ = ["ResidualStream", "feature_layers"]
+__all__ = ["Features", "ResidualStream", "feature_layers"]
 
 
-def feature_layers(n_layers: int) -> tuple[int, int, int]:
-    """Numbers of decoder layers after which EAGLE-3 reads the residual stream: low, middle and high."""
+Features: TypeAlias = Literal["none", "eagle", "mtp"]
+"""What reads a model's features: no draft head, an EAGLE-3 head, or a multi-token prediction layer."""
+
+
+def feature_layers(n_layers: int, features: Features) -> tuple[int, ...]:
+    """Numbers of decoder layers after which draft heads read the residual stream.
+
+    EAGLE-3 reads low, middle and high ones, multi-token prediction the last.
+    """
+    if features == "none":
+        return ()
+    if features == "mtp":
+        return (n_layers,)
     if n_layers >= 8:
         return 2, n_layers // 2, n_layers - 3
     return 1, (n_layers + 1) // 2, n_layers

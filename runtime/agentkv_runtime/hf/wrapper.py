@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,7 +19,17 @@ from agentkv_runtime.hf.temperature import take_temperatures
 
 __all__ = ["CachedForward"]
 
-_rows: ContextVar[torch.Tensor | None] = ContextVar("agentkv_rows", default=None)
+
+@dataclass
+class _Rows:
+    """The rows that the head runs on in one forward."""
+
+    indices: torch.Tensor
+    hidden: torch.Tensor | None = None
+    """Their hidden states as the head reads them, `[N, H]`."""
+
+
+_rows: ContextVar[_Rows | None] = ContextVar("agentkv_rows", default=None)
 
 
 class _HeadOnRows(nn.Module):
@@ -39,7 +50,8 @@ class _HeadOnRows(nn.Module):
         """hidden `[1, T, H]` -> `[N, vocab]` for the rows that CachedForward selected."""
         rows = _rows.get()
         assert rows is not None, "the head runs inside CachedForward"
-        out: torch.Tensor = self.head(hidden.index_select(1, rows).view(-1, hidden.shape[-1]))
+        rows.hidden = hidden.index_select(1, rows.indices).view(-1, hidden.shape[-1])
+        out: torch.Tensor = self.head(rows.hidden)
         return out
 
 
@@ -71,12 +83,19 @@ class CachedForward(nn.Module):
 
         With features, (logits, features `[T, F]` float32).
         """
-        token = _rows.set(logits_indices)
+        logits, _ = self.run(tokens, position, logits_indices)
+        return logits if self._stream is None else (logits, self._stream.take())
+
+    def run(
+        self, tokens: torch.Tensor, position: torch.Tensor, logits_indices: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """`forward` without features: (logits, hidden states of the chosen rows `[N, H]` as the head read them)."""
+        rows = _Rows(logits_indices)
+        token = _rows.set(rows)
         try:
             with feeding(position) as forward:
                 out = self.model(input_ids=tokens[None], position_ids=position[None] + self._offset, use_cache=False)
         finally:
             _rows.reset(token)
         self.attended.update(forward.layers)  # tracing would undo an assignment
-        logits: torch.Tensor = out.logits.float()
-        return logits if self._stream is None else (logits, self._stream.take())
+        return out.logits.float(), rows.hidden

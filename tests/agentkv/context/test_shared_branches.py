@@ -8,7 +8,6 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, suppress
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -18,7 +17,7 @@ import pytest
 import agentkv as kv
 from tests.waiting import PATIENCE
 
-from ..conftest import OVER, OpenContext, loop_threads
+from ..conftest import OVER, Head, OpenContext, loop_threads
 from ..strategies import LastTime
 from ..watched import watched
 
@@ -212,15 +211,15 @@ async def run_until(open_context: OpenContext, seeds: range, enough: Callable[[C
 
 
 @pytest.mark.anyio
-async def test_the_same_with_a_draft_head(eagle_folder: Path) -> None:
-    await run_until(with_head(eagle_folder), range(20, 22), lambda counts: counts["stream cut"] > 5)
+async def test_the_same_with_a_draft_head(head: Head) -> None:
+    await run_until(with_head(head), range(20, 22), lambda counts: counts["stream cut"] > 5)
 
 
-def with_head(folder: Path) -> OpenContext:
-    """Contexts whose own strategy is the draft head of a folder."""
+def with_head(head: Head) -> OpenContext:
+    """Contexts whose own strategy is what a folder has to draft with."""
 
     def open_context(**options: Any) -> AbstractAsyncContextManager[kv.Context]:
-        return kv.Context.open(folder, 2048, "fp32", threads=1, speculative=kv.spec.Eagle(adaptive=False), **options)
+        return kv.Context.open(head.folder, 2048, "fp32", threads=1, speculative=head.kind(adaptive=False), **options)
 
     return open_context
 
@@ -234,6 +233,6 @@ async def test_many_tasks_that_share_branches(open_context: OpenContext) -> None
 
 @pytest.mark.soak
 @pytest.mark.anyio
-async def test_many_tasks_with_a_draft_head(eagle_folder: Path) -> None:
-    counts = await run_sessions(with_head(eagle_folder), range(2000, 2100), VERBS)
+async def test_many_tasks_with_a_draft_head(head: Head) -> None:
+    counts = await run_sessions(with_head(head), range(2000, 2100), VERBS)
     print(f"{sum(counts.values())} verbs:", dict(sorted(counts.items())))

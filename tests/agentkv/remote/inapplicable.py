@@ -18,6 +18,8 @@ EVERYWHERE: dict[str, str] = {
     "test_blocked_strategy": HERE,
     "test_spec": HERE,
     "test_spec_eagle": HERE,
+    "test_spec_heads": HERE,
+    "test_spec_mtp": HERE,
     "test_spec_output": HERE,
     "test_coalescing": STEPS,
     "test_branch_of_a_turn": CELLS,

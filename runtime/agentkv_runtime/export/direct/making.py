@@ -62,7 +62,7 @@ def _asks_for_torch(source: Source, options: Options) -> str | None:
     asked = {
         f"the backend {options.backend}": options.backend != "cpu",
         f"the quantisation {options.quant}": options.quant not in quants,
-        "a draft head's features": options.features,
+        "a draft head's features": options.features != "none",
         "measuring which weights count": options.recipe == "measured",
         "an adapter": source.adapter is not None,
         "a language model in another": source.gguf is None and source.described != source.weights,

@@ -12,7 +12,7 @@ template <class F, int kQuad, int kEnd, int N>
 AGENTKV_INLINE void add_quads(const std::byte* chunk, const std::int8_t* x, IVec (&acc)[N]) {
   const IVec w = quad_bytes<F, kQuad>(chunk);
 #pragma GCC unroll 8
-  for (int r = 0; r < N; ++r) acc[r] = dot_quads<F>(acc[r], w, codes_at(x + 4 * (kQuad * N + r)));
+  for (int r = 0; r < N; ++r) acc[r] = dot_quads<F>(acc[r], w, x + 4 * (kQuad * N + r));
   if constexpr (kQuad + 1 < kEnd) add_quads<F, kQuad + 1, kEnd, N>(chunk, x, acc);
 }
 

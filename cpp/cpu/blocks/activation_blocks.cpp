@@ -15,19 +15,22 @@ T* room(std::vector<T>& buffer, std::size_t n) {
 
 }  // namespace
 
-void ActivationBlocks::make_room(int rows, int inputs, int block, int group) {
+void ActivationBlocks::make_room(int rows, int inputs, int block, int group, int offset) {
   const auto kept = static_cast<std::size_t>(rows + kRowBlock);  // kernels read a block of rows past the last one, too
   // A line more: rows a power of two apart would share the same few lines of a cache.
   view_.stride = static_cast<std::size_t>(inputs) + 64;
   view_.sum_stride = static_cast<std::size_t>(inputs / group + inputs / group % 2);
+  view_.base_stride = static_cast<std::size_t>(inputs / group);
   view_.scale_stride = static_cast<std::size_t>(inputs / block);
   std::int8_t* codes = room(codes_, kept * view_.stride + 64);
   view_.codes = codes + (64 - reinterpret_cast<std::uintptr_t>(codes) % 64) % 64;
   view_.sums = room(sums_, kept * view_.sum_stride);
+  view_.bases = room(bases_, kept * view_.base_stride);
   view_.scales = room(scales_, 2 * kept * view_.scale_stride);
   view_.offsets = view_.scales + kept * view_.scale_stride;
   view_.rows = rows;
   view_.together = block_kernels().rows_together(rows);
+  view_.offset = offset;
 }
 
 void ActivationBlocks::assign(const float* x, int rows, int inputs, std::size_t stride, BlockType type,
@@ -37,10 +40,10 @@ void ActivationBlocks::assign(const float* x, int rows, int inputs, std::size_t 
                          inputs, " inputs, ", stride, " apart: give at least one input, and rows that do not overlap");
   require<InvalidTensor>(info.group > 0 && inputs % info.inputs == 0, inputs, " inputs do not divide into blocks of ",
                          info.name);
-  make_room(rows, inputs, info.inputs, info.group);
-  const auto quantize = block_kernels().quantize_row;
+  const BlockKernelTable& kernels = block_kernels();
+  make_room(rows, inputs, info.inputs, info.group, kernels.byte_offsets[info.format]);
   run_rows(rows, inputs, parallel_for, [&](int r) {
-    quantize(x + static_cast<std::size_t>(r) * stride, inputs, info.inputs, info.group, view_, r);
+    kernels.quantize_row(x + static_cast<std::size_t>(r) * stride, inputs, info.inputs, info.group, view_, r);
   });
 }
 

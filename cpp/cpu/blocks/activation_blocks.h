@@ -24,11 +24,12 @@ class ActivationBlocks {
   const ActivationCodes& view() const { return view_; }
 
  private:
-  void make_room(int rows, int inputs, int block, int group);
+  void make_room(int rows, int inputs, int block, int group, int offset);
 
   ActivationCodes view_{};
   std::vector<std::int8_t> codes_;
   std::vector<std::int16_t> sums_;
+  std::vector<std::int32_t> bases_;
   std::vector<float> scales_;  // of each row and block, then the offsets
 };
 

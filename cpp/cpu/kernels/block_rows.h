@@ -26,6 +26,7 @@ void quantize_block_row(const float* x, int inputs, int block, int group, const 
   const RowPlace place(out, row);
   std::int8_t* codes = out.codes + place.before * out.stride + 4 * place.row;
   std::int16_t* sums = out.sums + place.before * out.sum_stride + 2 * place.row;
+  std::int32_t* bases = out.bases + place.before * out.base_stride + place.row;
   float* scales = out.scales + place.before * out.scale_stride + place.row;
   float* offsets = out.offsets + place.before * out.scale_stride + place.row;
   int groups = 0;
@@ -47,6 +48,7 @@ void quantize_block_row(const float* x, int inputs, int block, int group, const 
       const std::int32_t of_group = total_of(sum);
       const auto pair = static_cast<std::size_t>(groups / 2), odd = static_cast<std::size_t>(groups % 2);
       sums[2 * place.rows * pair + odd] = static_cast<std::int16_t>(of_group);
+      bases[static_cast<std::size_t>(groups) * place.rows] = -out.offset * of_group;
       total += of_group;
     }
     *scales = codable ? scale : finite ? 0.0f : __builtin_nanf("");

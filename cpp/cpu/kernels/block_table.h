@@ -33,10 +33,13 @@ struct ActivationCodes {
   std::size_t stride;  // bytes of a row
   std::int16_t* sums;  // of each group of rows [groups of inputs / 2][its rows][2]: of the codes
   std::size_t sum_stride;
+  std::int32_t* bases;  // of each group of rows [groups of inputs][its rows]: their sums, times -offset
+  std::size_t base_stride;
   float* scales;   // of each group of rows [blocks][its rows]; NaN where a block has a value that is not finite
   float* offsets;  // the same of the sum of a block's codes, times its scale
   std::size_t scale_stride;
   int rows, together;
+  int offset;  // what bytes of the weight that they meet are too large by: one of byte_offsets
 };
 
 // Where a row lies.
@@ -83,6 +86,8 @@ struct FloatBlockArgs {
 struct BlockKernelTable {
   // How many rows lie together where there are `rows` of them.
   int (*rows_together)(int rows);
+  // What every byte of a format is too large by when it is multiplied.
+  int byte_offsets[kBlockFormats];
   // x [inputs] into row `row` of `out`, in blocks of `block` inputs and sums over `group` of them.
   void (*quantize_row)(const float* x, int inputs, int block, int group, const ActivationCodes& out, int row);
   void (*multiply[kBlockFormats])(const BlockLinearArgs&);

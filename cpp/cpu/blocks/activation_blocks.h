@@ -24,7 +24,7 @@ class ActivationBlocks {
   const ActivationCodes& view() const { return view_; }
 
  private:
-  void make_room(int rows, int inputs, int block, int group, int offset);
+  void make_room(int rows, int inputs, int block, int group);
 
   ActivationCodes view_{};
   std::vector<std::int8_t> codes_;

@@ -40,7 +40,7 @@ AGENTKV_INLINE void block_products(const std::byte* scales, const std::byte* chu
 #pragma GCC unroll 8
   for (int r = 0; r < N; ++r) total[r] = IVec{};
   for (int k = 0; k < F::kInputs; k += kChunkInputs, chunk += Layout::kChunkBytes, x += kChunkInputs * N) {
-    prefetch_ahead<Layout::kChunkBytes>(chunk);
+    prefetch_ahead<Layout::kChunkBytes, kStreamAhead<F::kBits, N>>(chunk);
     IVec acc[N];
     group_of_chunk<F, 0, N>(chunk, x, bases, acc);
     add_group<F, N>(scales, acc, total);
@@ -64,7 +64,7 @@ void stream_block_rows(const BlockLinearArgs& a, const std::byte* at, int row, i
   const float *scales = a.x.scales + r0 * a.x.scale_stride, *offsets = a.x.offsets + r0 * a.x.scale_stride;
   Vec sum[kVecs][N] = {};
   for (int b = 0; b < a.inputs / F::kInputs; ++b, at += Layout::kBlockBytes, x += F::kInputs * N, bases += Layout::kGroups * N) {
-    if constexpr (!Layout::kHasGroups) prefetch_ahead<Layout::kBlockBytes>(at);
+    prefetch_ahead<Layout::kHasGroups ? Layout::kCodesAt : Layout::kBlockBytes, kStreamAhead<F::kBits, N>>(at);
     const std::int16_t* sums = sums_of<F, N>(all_sums, b);
 #pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) {

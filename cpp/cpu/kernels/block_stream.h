@@ -63,7 +63,8 @@ void stream_block_rows(const BlockLinearArgs& a, const std::byte* at, int row, i
   const std::int32_t* bases = a.x.bases + r0 * a.x.base_stride;
   const float *scales = a.x.scales + r0 * a.x.scale_stride, *offsets = a.x.offsets + r0 * a.x.scale_stride;
   Vec sum[kVecs][N] = {};
-  for (int b = 0; b < a.inputs / F::kInputs; ++b, at += Layout::kBlockBytes, x += F::kInputs * N, bases += Layout::kGroups * N) {
+  for (int b = 0; b < a.inputs / F::kInputs;
+       ++b, at += Layout::kBlockBytes, x += F::kInputs * N, bases += Layout::kGroups * N) {
     prefetch_ahead<Layout::kHasGroups ? Layout::kCodesAt : Layout::kBlockBytes, kStreamAhead<F::kBits, N>>(at);
     const std::int16_t* sums = sums_of<F, N>(all_sums, b);
 #pragma GCC unroll 8

@@ -11,10 +11,11 @@ constexpr int kVecs = kPanel / kWidth;
 constexpr int kStreamRows = kWidth == 16 ? 8 : 4;
 // How far ahead memory is asked for, in bytes: some lines of it are always on their way, over the end of a page too.
 constexpr std::size_t kAhead = 3072;
-// The same for kRows rows that are streamed: twice as far, so that memory is read while products are made. One or two
-// rows of bytes do little else than read, which the machine's own prefetching is quicker at when left alone.
+// The same for kRows rows that are streamed: where vectors are so wide that products take little time, twice as far,
+// so that memory is read meanwhile. One or two rows of bytes do little else than read, which the machine's own
+// prefetching is quicker at when left alone.
 template <int kBits, int kRows>
-constexpr std::size_t kStreamAhead = kBits == 8 && kRows <= 2 ? kAhead : 2 * kAhead;
+constexpr std::size_t kStreamAhead = kWidth == 16 && (kBits < 8 || kRows > 2) ? 2 * kAhead : kAhead;
 constexpr int at_most(int rows) { return rows < kStreamRows ? rows : kStreamRows; }
 
 // Sums that the registers hold beside the weights they meet: two vectors of outputs for each of these rows.

@@ -32,6 +32,11 @@ using executorch::extension::threadpool::NoThreadPoolGuard;
 
 constexpr std::size_t kMaxThreads = 1024;
 
+// Alone in its lines of a cache: threads write to it while they read what lies beside it on the caller's stack.
+struct alignas(128) Counter {
+  std::atomic<std::size_t> value{0};
+};
+
 std::shared_mutex& gate() {
   static std::shared_mutex mutex;
   return mutex;
@@ -71,13 +76,13 @@ void parallel_for(std::size_t n_tasks, const std::function<void(std::size_t)>& t
     for (std::size_t i = 0; i < n_tasks; ++i) task(i);
     return;
   }
-  std::atomic<std::size_t> next{0};
+  Counter next;
   std::atomic<bool> failed{false};
   std::exception_ptr error;
   std::mutex error_mutex;
   // One pool item per thread; each draws tasks from the shared counter.
   auto drain = [&](std::size_t) {
-    for (std::size_t i; !failed.load(std::memory_order_relaxed) && (i = next.fetch_add(1)) < n_tasks;) {
+    for (std::size_t i; !failed.load(std::memory_order_relaxed) && (i = next.value.fetch_add(1)) < n_tasks;) {
       try {
         task(i);
       } catch (...) {

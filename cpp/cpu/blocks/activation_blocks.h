@@ -29,6 +29,7 @@ class ActivationBlocks {
   ActivationCodes view_{};
   std::vector<std::int8_t> codes_;
   std::vector<std::int16_t> sums_;
+  std::vector<std::int32_t> bases_;
   std::vector<float> scales_;  // of each row and block, then the offsets
 };
 

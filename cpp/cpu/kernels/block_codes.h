@@ -120,6 +120,17 @@ AGENTKV_INLINE IVec dot_quads(IVec acc, IVec w, IVec x) {
 #endif
 }
 
+// The same with one four of codes for all lanes.
+template <class F>
+AGENTKV_INLINE IVec dot_quads(IVec acc, IVec w, const std::int8_t* codes) {
+#if defined(__AVX512VNNI__)
+  __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(w), "m"(*reinterpret_cast<const std::int32_t*>(codes)));
+  return acc;
+#else
+  return dot_quads<F>(acc, w, codes_at(codes));
+#endif
+}
+
 // acc + two products of 16-bit integers per lane.
 AGENTKV_INLINE IVec dot_shorts(IVec acc, IVec a, IVec b) {
 #if defined(__AVX512VNNI__)

@@ -54,14 +54,12 @@ void expand(const std::byte* at, int blocks, ExpandedPiece<F>& piece) {
   }
 }
 
-// The products of a group of inputs, the offset of its bytes taken off. x, sums: of the group.
+// The products of a group of inputs, the offset of its bytes taken off. x, bases: of the group.
 template <class F>
 AGENTKV_INLINE void group_products(const std::int8_t (*bytes)[kPanel][4], int n, const std::int8_t* x,
-                                   const std::int16_t* sums, IVec (&acc)[kStreamRows][kVecsTogether]) {
+                                   const std::int32_t* bases, IVec (&acc)[kStreamRows][kVecsTogether]) {
 #pragma GCC unroll 8
-  for (int r = 0; r < kStreamRows; ++r) {
-    acc[r][0] = acc[r][1] = Bytes<F>::kOffset == 0 ? IVec{} : splat_int(-Bytes<F>::kOffset * sums[2 * r]);
-  }
+  for (int r = 0; r < kStreamRows; ++r) acc[r][0] = acc[r][1] = Bytes<F>::kOffset == 0 ? IVec{} : splat_int(bases[r]);
 #pragma GCC unroll 8
   for (int quad = 0; quad < F::kGroup / 4; ++quad) {
     const auto w = load_as<IVec>(bytes[quad][n]), next = load_as<IVec>(bytes[quad][n + kWidth]);
@@ -74,20 +72,20 @@ AGENTKV_INLINE void group_products(const std::int8_t (*bytes)[kPanel][4], int n,
   }
 }
 
-// I of the rows with two vectors of outputs, from n on, of block b. x, sums: of the block.
+// I of the rows with two vectors of outputs, from n on, of block b. x, bases: of the block.
 template <class F>
 AGENTKV_INLINE void expanded_products(const ExpandedPiece<F>& piece, int b, int n, const std::int8_t* x,
-                                      const std::int16_t* sums, IVec (&total)[kStreamRows][kVecsTogether]) {
+                                      const std::int32_t* bases, IVec (&total)[kStreamRows][kVecsTogether]) {
   constexpr int kGroups = PanelLayout<F>::kGroups;
   const auto* bytes = piece.bytes + b * F::kInputs / 4;
   if constexpr (kGroups == 1) {
-    group_products<F>(bytes, n, x, sums, total);
+    group_products<F>(bytes, n, x, bases, total);
   } else {
 #pragma GCC unroll 8
     for (int r = 0; r < kStreamRows; ++r) total[r][0] = total[r][1] = IVec{};
     for (int g = 0; g < kGroups; ++g, bytes += F::kGroup / 4, x += F::kGroup * kStreamRows) {
       IVec acc[kStreamRows][kVecsTogether];
-      group_products<F>(bytes, n, x, sums + g / 2 * 2 * kStreamRows + g % 2, acc);
+      group_products<F>(bytes, n, x, bases + g * kStreamRows, acc);
       const std::int32_t* scales = piece.group_scales[b * kGroups + g] + n;
 #pragma GCC unroll 8
       for (int r = 0; r < kStreamRows; ++r) {
@@ -103,8 +101,9 @@ template <class F>
 void add_expanded(const RowsAt& at, const ExpandedPiece<F>& piece, int blocks, int n, float* out) {
   for (int b = 0; b < blocks; ++b) {
     const std::int16_t* sums = sums_of<F, kStreamRows>(at.sums, b);
+    const std::int32_t* bases = at.bases + b * PanelLayout<F>::kGroups * kStreamRows;
     IVec total[kStreamRows][kVecsTogether];
-    expanded_products<F>(piece, b, n, at.codes + b * F::kInputs * kStreamRows, sums, total);
+    expanded_products<F>(piece, b, n, at.codes + b * F::kInputs * kStreamRows, bases, total);
 #pragma GCC unroll 8
     for (int r = 0; r < kStreamRows; ++r) {
       const Vec s = splat(at.scales[b * kStreamRows + r]);

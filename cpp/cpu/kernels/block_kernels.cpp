@@ -27,13 +27,14 @@ void multiply_blocks(const BlockLinearArgs& a) {
   stream_panels(a, kStreamBlocks<F>);
 }
 
+#define AGENTKV_QUANTIZE(F) quantize_blocks<F>,
 #define AGENTKV_MULTIPLY(F) multiply_blocks<F>,
 
 }  // namespace
 
 extern const BlockKernelTable AGENTKV_TABLE;
 const BlockKernelTable AGENTKV_TABLE = {rows_together,
-                                        quantize_block_row,
+                                        {AGENTKV_EACH_BLOCK_FORMAT(AGENTKV_QUANTIZE)},
                                         {AGENTKV_EACH_BLOCK_FORMAT(AGENTKV_MULTIPLY)},
                                         multiply_float_blocks<Fp32Row>,
                                         multiply_float_blocks<Fp16Row>,

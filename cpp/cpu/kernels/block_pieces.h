@@ -14,6 +14,7 @@ constexpr int kBlockPieceInputs = 512;
 struct RowsAt {
   const std::int8_t* codes;
   const std::int16_t* sums;
+  const std::int32_t* bases;
   const float *scales, *offsets;
 };
 // Rows from `row` on, kRows of which lie together.
@@ -21,8 +22,10 @@ template <class F, int kRows>
 AGENTKV_INLINE RowsAt rows_at(const ActivationCodes& x, int row, int block) {
   const auto r = static_cast<std::size_t>(row);
   const int blocks = block * kRows;
-  return {x.codes + r * x.stride + blocks * F::kInputs, x.sums + r * x.sum_stride + blocks * PanelLayout<F>::kGroups,
-          x.scales + r * x.scale_stride + blocks, x.offsets + r * x.scale_stride + blocks};
+  const int groups = blocks * PanelLayout<F>::kGroups;
+  return {x.codes + r * x.stride + blocks * F::kInputs, x.sums + r * x.sum_stride + groups,
+          x.bases + r * x.base_stride + groups, x.scales + r * x.scale_stride + blocks,
+          x.offsets + r * x.scale_stride + blocks};
 }
 
 // Rows of y lie far apart: unless they come while products are added up, each of them is waited for when it is written.

@@ -12,18 +12,16 @@ template <class F, int kQuad, int kEnd, int N>
 AGENTKV_INLINE void add_quads(const std::byte* chunk, const std::int8_t* x, IVec (&acc)[N]) {
   const IVec w = quad_bytes<F, kQuad>(chunk);
 #pragma GCC unroll 8
-  for (int r = 0; r < N; ++r) acc[r] = dot_quads<F>(acc[r], w, codes_at(x + 4 * (kQuad * N + r)));
+  for (int r = 0; r < N; ++r) acc[r] = dot_quads<F>(acc[r], w, x + 4 * (kQuad * N + r));
   if constexpr (kQuad + 1 < kEnd) add_quads<F, kQuad + 1, kEnd, N>(chunk, x, acc);
 }
 
-// A group's products, the offset of its bytes taken off. sums: of the group, of rows that lie together.
+// A group's products, the offset of its bytes taken off. bases: of the group, of rows that lie together.
 template <class F, int kFirst, int N>
-AGENTKV_INLINE void group_of_chunk(const std::byte* chunk, const std::int8_t* x, const std::int16_t* sums,
+AGENTKV_INLINE void group_of_chunk(const std::byte* chunk, const std::int8_t* x, const std::int32_t* bases,
                                    IVec (&acc)[N]) {
 #pragma GCC unroll 8
-  for (int r = 0; r < N; ++r) {
-    acc[r] = Bytes<F>::kOffset == 0 ? IVec{} : splat_int(-Bytes<F>::kOffset * sums[2 * r]);
-  }
+  for (int r = 0; r < N; ++r) acc[r] = Bytes<F>::kOffset == 0 ? IVec{} : splat_int(bases[r]);
   add_quads<F, kFirst, kFirst + F::kGroup / 4, N>(chunk, x, acc);
 }
 
@@ -37,23 +35,20 @@ AGENTKV_INLINE void add_group(const std::byte* scales, const IVec (&acc)[N], IVe
 // I of N rows with kWidth outputs of a block that has groups.
 template <class F, int N>
 AGENTKV_INLINE void block_products(const std::byte* scales, const std::byte* chunk, const std::int8_t* x,
-                                   const std::int16_t* sums, IVec (&total)[N]) {
+                                   const std::int32_t* bases, IVec (&total)[N]) {
   using Layout = PanelLayout<F>;
 #pragma GCC unroll 8
   for (int r = 0; r < N; ++r) total[r] = IVec{};
   for (int k = 0; k < F::kInputs; k += kChunkInputs, chunk += Layout::kChunkBytes, x += kChunkInputs * N) {
-    prefetch_ahead<Layout::kChunkBytes>(chunk);
+    prefetch_ahead<Layout::kChunkBytes, kStreamAhead<F::kBits, N>>(chunk);
     IVec acc[N];
-    group_of_chunk<F, 0, N>(chunk, x, sums, acc);
+    group_of_chunk<F, 0, N>(chunk, x, bases, acc);
     add_group<F, N>(scales, acc, total);
-    scales += kPanel;
+    scales += kPanel, bases += N;
     if constexpr (F::kGroup == 16) {
-      group_of_chunk<F, 4, N>(chunk, x, sums + 1, acc);
+      group_of_chunk<F, 4, N>(chunk, x, bases, acc);
       add_group<F, N>(scales, acc, total);
-      scales += kPanel;
-      sums += 2 * N;
-    } else {
-      sums += k / kChunkInputs % 2 == 0 ? 1 : 2 * N - 1;
+      scales += kPanel, bases += N;
     }
   }
 }
@@ -65,10 +60,12 @@ void stream_block_rows(const BlockLinearArgs& a, const std::byte* at, int row, i
   const auto r0 = static_cast<std::size_t>(row);
   const std::int8_t* x = a.x.codes + r0 * a.x.stride;
   const std::int16_t* all_sums = a.x.sums + r0 * a.x.sum_stride;
+  const std::int32_t* bases = a.x.bases + r0 * a.x.base_stride;
   const float *scales = a.x.scales + r0 * a.x.scale_stride, *offsets = a.x.offsets + r0 * a.x.scale_stride;
   Vec sum[kVecs][N] = {};
-  for (int b = 0; b < a.inputs / F::kInputs; ++b, at += Layout::kBlockBytes, x += F::kInputs * N) {
-    if constexpr (!Layout::kHasGroups) prefetch_ahead<Layout::kBlockBytes>(at);
+  for (int b = 0; b < a.inputs / F::kInputs;
+       ++b, at += Layout::kBlockBytes, x += F::kInputs * N, bases += Layout::kGroups * N) {
+    prefetch_ahead<Layout::kHasGroups ? Layout::kCodesAt : Layout::kBlockBytes, kStreamAhead<F::kBits, N>>(at);
     const std::int16_t* sums = sums_of<F, N>(all_sums, b);
 #pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) {
@@ -77,9 +74,9 @@ void stream_block_rows(const BlockLinearArgs& a, const std::byte* at, int row, i
       const std::int8_t* codes = read_anew(x);
       IVec total[N];
       if constexpr (Layout::kHasGroups) {
-        block_products<F, N>(at + Layout::kScalesAt + n0, chunk, codes, sums, total);
+        block_products<F, N>(at + Layout::kScalesAt + n0, chunk, codes, bases, total);
       } else {
-        group_of_chunk<F, 0, N>(chunk, codes, sums, total);
+        group_of_chunk<F, 0, N>(chunk, codes, bases, total);
       }
       const Vec scale = block_scales<F>(at + 2 * n0);
 #pragma GCC unroll 8

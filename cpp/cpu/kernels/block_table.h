@@ -1,6 +1,6 @@
 // The interface between the driver of linear layers over blocks (cpu/blocks) and its kernels: plain data, see table.h.
 //
-// A row x[K] becomes codes, symmetric, in blocks as the weight has them (quantize_row of block_rows.h): x is about
+// A row x[K] becomes codes, symmetric, in blocks as the weight has them (block_rows.h): x is about
 // s(b) * code, code in [-127, 127]. Panels are as cpu/blocks/panel_layout.h says.
 //
 // The arithmetic is part of the interface: every kernel, for any number of rows, on every instruction set, computes
@@ -33,6 +33,9 @@ struct ActivationCodes {
   std::size_t stride;  // bytes of a row
   std::int16_t* sums;  // of each group of rows [groups of inputs / 2][its rows][2]: of the codes
   std::size_t sum_stride;
+  std::int32_t* bases;  // of each group of rows [groups of inputs][its rows]: their sums, times what bytes
+                        // of the weight that they meet are too large by when they are multiplied, negated
+  std::size_t base_stride;
   float* scales;   // of each group of rows [blocks][its rows]; NaN where a block has a value that is not finite
   float* offsets;  // the same of the sum of a block's codes, times its scale
   std::size_t scale_stride;
@@ -51,6 +54,15 @@ struct RowPlace {
     rows = static_cast<std::size_t>(x.rows - first < x.together ? x.rows - first : x.together);
     row = static_cast<std::size_t>(r - first);
   }
+};
+
+// Rows of floats that become codes: blocks [begin, end) of those that lie together from `row` on, where an even number
+// of groups is before `begin`.
+struct BlockRowsArgs {
+  const float* x;  // row r at x + r * x_stride
+  std::size_t x_stride;
+  ActivationCodes out;
+  int row, begin, end;
 };
 
 // Some panels, and all rows.
@@ -83,8 +95,7 @@ struct FloatBlockArgs {
 struct BlockKernelTable {
   // How many rows lie together where there are `rows` of them.
   int (*rows_together)(int rows);
-  // x [inputs] into row `row` of `out`, in blocks of `block` inputs and sums over `group` of them.
-  void (*quantize_row)(const float* x, int inputs, int block, int group, const ActivationCodes& out, int row);
+  void (*quantize[kBlockFormats])(const BlockRowsArgs&);
   void (*multiply[kBlockFormats])(const BlockLinearArgs&);
   void (*multiply_f32)(const FloatBlockArgs&);
   void (*multiply_f16)(const FloatBlockArgs&);

@@ -116,7 +116,12 @@ AGENTKV_INLINE float* output_row(const LinearArgs& a, int row) {
 
 // The panel's bias, zeros past the last output.
 AGENTKV_INLINE void load_bias(const float* bias, int n, float* out) {
-  for (int i = 0; i < kPanel; ++i) out[i] = bias != nullptr && i < n ? bias[i] : 0.0f;
+  if (bias != nullptr && n == kPanel) {
+    __builtin_memcpy(out, bias, sizeof(float) * kPanel);
+    return;
+  }
+  __builtin_memset(out, 0, sizeof(float) * kPanel);
+  for (int i = 0; bias != nullptr && i < n; ++i) out[i] = bias[i];
 }
 
 }  // namespace

@@ -62,7 +62,7 @@ void stream_group_rows(const LinearArgs& a, const std::byte* panel, int row, int
   const std::byte* at = panel + sizeof(float) * kPanel;
   Vec sum[kVecs][N] = {};
   for (int g = 0; g < a.inputs / kGroup; ++g, at += group_bytes<kGroup>()) {
-    prefetch_ahead<group_bytes<kGroup>()>(at);
+    prefetch_ahead<group_bytes<kGroup>(), kStreamAhead<4, N>>(at);
 #pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) {
       const int half = v * kWidth / 16, lane = v * kWidth % 16;
@@ -86,7 +86,7 @@ void stream_byte_rows(const LinearArgs& a, const std::byte* panel, int row, int 
   const std::byte* at = panel + 2 * sizeof(float) * kPanel;
   IVec acc[kVecs][N] = {};
   for (int k = 0; k < a.inputs; k += 4, at += 4 * kPanel) {
-    prefetch_ahead<4 * kPanel>(at);
+    prefetch_ahead<4 * kPanel, kStreamAhead<8, N>>(at);
 #pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) {
       const IVec w = load_bytes(at + 4 * v * kWidth);

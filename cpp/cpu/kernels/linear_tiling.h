@@ -11,16 +11,21 @@ constexpr int kVecs = kPanel / kWidth;
 constexpr int kStreamRows = kWidth == 16 ? 8 : 4;
 // How far ahead memory is asked for, in bytes: some lines of it are always on their way, over the end of a page too.
 constexpr std::size_t kAhead = 3072;
+// The same for kRows rows that are streamed: where vectors are so wide that products take little time, twice as far,
+// so that memory is read meanwhile. One or two rows of bytes do little else than read, which the machine's own
+// prefetching is quicker at when left alone.
+template <int kBits, int kRows>
+constexpr std::size_t kStreamAhead = kWidth == 16 && (kBits < 8 || kRows > 2) ? 2 * kAhead : kAhead;
 constexpr int at_most(int rows) { return rows < kStreamRows ? rows : kStreamRows; }
 
 // Sums that the registers hold beside the weights they meet: two vectors of outputs for each of these rows.
 constexpr int kFloatRows = kWidth == 16 ? 12 : 4;
 constexpr int kFloatOutputs = 2 * kWidth;
 
-template <std::size_t kBytes>
+template <std::size_t kBytes, std::size_t kDistance = kAhead>
 AGENTKV_INLINE void prefetch_ahead(const std::byte* at) {
 #pragma GCC unroll 32
-  for (std::size_t i = 0; i < kBytes; i += 64) __builtin_prefetch(at + kAhead + i, 0, 2);
+  for (std::size_t i = 0; i < kBytes; i += 64) __builtin_prefetch(at + kDistance + i, 0, 2);
 }
 
 // Panels of LinearArgs or of BlockLinearArgs, one after another, a few rows at a time. Kernels are by the number of

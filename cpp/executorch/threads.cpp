@@ -2,6 +2,9 @@
 
 #include <executorch/extension/threadpool/threadpool_guard.h>
 #include <executorch/runtime/core/function_ref.h>
+#ifdef __SANITIZE_THREAD__
+#include <sanitizer/tsan_interface.h>
+#endif
 
 #include <algorithm>
 #include <atomic>
@@ -29,6 +32,7 @@ namespace agentkv {
 namespace {
 
 using executorch::extension::threadpool::NoThreadPoolGuard;
+using executorch::extension::threadpool::ThreadPool;
 
 constexpr std::size_t kMaxThreads = 1024;
 
@@ -46,6 +50,56 @@ std::atomic<std::uint64_t>& generation() {
   static std::atomic<std::uint64_t> count{0};
   return count;
 }
+
+// The pool is built without ThreadSanitizer, which cannot see how it orders what one thread does after another. It is
+// told: whatever came before hand_over(at) is done where take_over(at) follows.
+void hand_over([[maybe_unused]] void* at) {
+#ifdef __SANITIZE_THREAD__
+  __tsan_release(at);
+#endif
+}
+
+void take_over([[maybe_unused]] void* at) {
+#ifdef __SANITIZE_THREAD__
+  __tsan_acquire(at);
+#endif
+}
+
+// Tasks that threads draw from a shared counter.
+class Tasks {
+ public:
+  Tasks(std::size_t n, const std::function<void(std::size_t)>& task) : n_(n), task_(task) {}
+
+  // On that many threads of the pool, of which each calls this object once. Rethrows the first exception of a task.
+  void run(ThreadPool& pool, std::size_t threads) {
+    hand_over(&next_);
+    pool.run(*this, threads);
+    take_over(&failed_);
+    if (error_) std::rethrow_exception(error_);
+  }
+
+  void operator()(std::size_t) {
+    take_over(&next_);
+    for (std::size_t i; !failed_.load(std::memory_order_relaxed) && (i = next_.value.fetch_add(1)) < n_;) {
+      try {
+        task_(i);
+      } catch (...) {
+        const std::lock_guard lock(error_mutex_);
+        if (!error_) error_ = std::current_exception();
+        failed_.store(true, std::memory_order_relaxed);
+      }
+    }
+    hand_over(&failed_);
+  }
+
+ private:
+  const std::size_t n_;
+  const std::function<void(std::size_t)>& task_;
+  Counter next_;
+  std::atomic<bool> failed_{false};
+  std::exception_ptr error_;
+  std::mutex error_mutex_;
+};
 
 }  // namespace
 
@@ -76,24 +130,7 @@ void parallel_for(std::size_t n_tasks, const std::function<void(std::size_t)>& t
     for (std::size_t i = 0; i < n_tasks; ++i) task(i);
     return;
   }
-  Counter next;
-  std::atomic<bool> failed{false};
-  std::exception_ptr error;
-  std::mutex error_mutex;
-  // One pool item per thread; each draws tasks from the shared counter.
-  auto drain = [&](std::size_t) {
-    for (std::size_t i; !failed.load(std::memory_order_relaxed) && (i = next.value.fetch_add(1)) < n_tasks;) {
-      try {
-        task(i);
-      } catch (...) {
-        const std::lock_guard lock(error_mutex);
-        if (!error) error = std::current_exception();
-        failed.store(true, std::memory_order_relaxed);
-      }
-    }
-  };
-  executorch::extension::threadpool::get_threadpool()->run(drain, std::min(n_threads, n_tasks));
-  if (error) std::rethrow_exception(error);
+  Tasks(n_tasks, task).run(*executorch::extension::threadpool::get_threadpool(), std::min(n_threads, n_tasks));
 }
 
 OneThread::OneThread(bool wanted) : before_(NoThreadPoolGuard::is_enabled()) {

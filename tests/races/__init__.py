@@ -1,0 +1,1 @@
+"""Python tests under ThreadSanitizer: `make tsan`."""

@@ -17,7 +17,7 @@ CONFIGURE_TESTS = cmake -S . -B $(BUILT) -DAGENTKV_TESTS=ON --log-level=WARNING 
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: help demo test pytest quick flaky times ctest test-remote test-vllm test-clients bench-vllm soak models bench bench-peers asan tsan lint lint-workflows format stub docs install wheel wheels clean
+.PHONY: help demo test pytest quick flaky mutants times ctest test-remote test-vllm test-clients bench-vllm soak models bench bench-peers asan tsan lint lint-workflows format stub docs install wheel wheels clean
 .DEFAULT_GOAL := help
 
 help: ## Lists the targets
@@ -38,6 +38,9 @@ quick: $(DONE)/test-deps $(DONE)/install ## Runs the tests that what has changed
 N ?= 20
 flaky: $(DONE)/test-deps $(DONE)/install ## Runs the suite N times under changing load and order, and counts what fails (hours)
 	@$(PY) -m tests.flaky --runs $(N) --workers $(JOBS)
+
+mutants: $(DONE)/test-deps $(DONE)/install ## Breaks modules on purpose (MUTANTS='--count 8 agentkv/_engine/loop.py') and shows what no test notices
+	@$(PY) -m tests.mutants $(MUTANTS)
 
 times: $(DONE)/test-deps ## Shows where the time of the last `make test` went
 	@$(PY) -m tests.times build/times

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import re
+import shutil
 import signal
 import zlib
 from collections.abc import Callable, Iterator
@@ -45,12 +47,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--both-loops"):
         names = {item.nodeid for item in items}
-        elsewhere = {item for item in items if _runs_on_the_other_loop(item, names)}
+        elsewhere = {item for item in items if runs_on_the_other_loop(item, names)}
         config.hook.pytest_deselected(items=list(elsewhere))
         items[:] = [item for item in items if item not in elsewhere]
 
 
-def _runs_on_the_other_loop(item: pytest.Item, names: set[str]) -> bool:
+def runs_on_the_other_loop(item: pytest.Item, names: set[str]) -> bool:
+    """Has a test, whose like is among `names` on either loop, been given to the other one?"""
     spec = getattr(item, "callspec", None)
     loop = spec.params.get("anyio_backend") if spec else None
     if loop not in LOOPS or ABOUT_LOOPS.search(item.nodeid):
@@ -142,6 +145,19 @@ def tiny_exported_folder(export_cache: ExportCache, tiny_hf_folder: FolderFactor
         return export_cache.get(f"{spec.name}-{backend}-{quant}-{dtype}-t{max_tokens}n{max_logits}", export)
 
     return build
+
+
+@pytest.fixture
+def with_manifest(tmp_path: Path) -> FolderFactory:
+    """`with_manifest(folder, **facts) -> Path` of a copy of an exported folder whose manifest says otherwise."""
+
+    def copy(folder: Path, **facts: Any) -> Path:
+        out = shutil.copytree(folder, tmp_path / "copy")
+        manifest = json.loads((out / "agentkv.json").read_text())
+        (out / "agentkv.json").write_text(json.dumps(manifest | facts))
+        return out
+
+    return copy
 
 
 @pytest.fixture(scope="module")

@@ -133,21 +133,22 @@ class Feeder:
         """The largest error of the last rows of a history, over all layers."""
         errors = []
         for layer, out in enumerate(outs):
-            want = self.reference(layer, log, window, sinks)[:, -out.shape[1] :]
+            want = self.reference(layer, log, out.shape[1], window, sinks)
             errors.append(float(np.abs(out - want).max()))
         return max(errors)
 
-    def reference(self, layer: int, log: Sequence[int], window: int = 0, sinks: int = 0) -> Double:
-        """Attention of every row of a history in float64, over q, K and V as the layer reads them."""
+    def reference(self, layer: int, log: Sequence[int], last: int, window: int = 0, sinks: int = 0) -> Double:
+        """Attention of the last rows of a history in float64, over q, K and V as the layer reads them."""
         n = len(log)
         q, k, v = self.rows(layer, log, np.arange(n))
+        q = q[:, -last:]
         keys, values = (
             np.repeat(rounded(x, dtype), self.shape.heads // self.shape.kv_heads, axis=0)
             for x, dtype in zip((k, v), keys_and_values(self.kv_dtype), strict=True)
         )
         queries = rounded(q, "int8") if self.asks_in_codes else q.astype(np.float64)
         scores = np.einsum("htd,hsd->hts", queries, keys) * SCALE
-        rows, columns = np.arange(n)[:, None], np.arange(n)[None, :]
+        rows, columns = np.arange(n - last, n)[:, None], np.arange(n)[None, :]
         hidden = columns > rows
         if window:
             hidden |= (columns <= rows - window) & (columns >= sinks)

@@ -43,13 +43,17 @@ class MixedFeeder(Feeder):
         for seq in pieces:
             is_code = np.array([cell in self.codes for cell in self.cells_of(seq)])
             for layer, out in enumerate(outs[seq]):
-                want = self.mixed(layer, self.log[seq], is_code, window, sinks)[:, -out.shape[1] :]
+                want = self.mixed(layer, self.log[seq], out.shape[1], is_code, window, sinks)
                 errors.append(float(np.abs(out - want).max()))
         return max(errors)
 
-    def mixed(self, layer: int, log: Sequence[int], is_code: npt.NDArray[np.bool_], window: int, sinks: int) -> Double:
+    def mixed(
+        self, layer: int, log: Sequence[int], last: int, is_code: npt.NDArray[np.bool_], window: int, sinks: int
+    ) -> Double:
+        """What the last rows of a history give."""
         n = len(log)
         q, k, v = self.rows(layer, log, np.arange(n))
+        q = q[:, -last:]
         group = self.shape.heads // self.shape.kv_heads
 
         def kept(x: Float) -> Double:
@@ -61,7 +65,7 @@ class MixedFeeder(Feeder):
         scores = np.where(
             is_code, np.einsum("htd,hsd->hts", rounded(q, "int8"), keys), np.einsum("htd,hsd->hts", q, keys)
         )
-        rows, columns = np.arange(n)[:, None], np.arange(n)[None, :]
+        rows, columns = np.arange(n - last, n)[:, None], np.arange(n)[None, :]
         hidden = columns > rows
         if window:
             hidden |= (columns <= rows - window) & (columns >= sinks)

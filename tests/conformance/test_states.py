@@ -21,17 +21,15 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 async def test_those_of_closed_branches_are_given_back(
     tiny_exported_folder: FolderFactory, tiny_hf_folder: FolderFactory, backend: str
 ) -> None:
-    if backend == "torch":
-        folder = tiny_hf_folder("qwen3_next")
-    else:
-        folder = tiny_exported_folder("qwen3_next", max_positions=1024, backend=backend)
+    torch = backend == "torch"
+    folder = tiny_hf_folder("qwen3_next") if torch else tiny_exported_folder("qwen3_next", backend=backend)
     async with kv.Context.open(folder, 4096, backend=backend) as ctx:
         trunk = await ctx.branch(TOKENS)
         await ctx.compact(retain=0)
         before = ctx.stats
         forks = await trunk.fork(20)
         await kv.gather(*(fork.extend([3 + i] * 70) for i, fork in enumerate(forks)))
-        assert ctx.stats.states > before.states or backend == "torch"  # which makes them of what its cells keep
+        assert ctx.stats.states > before.states or torch  # which makes them of what its cells keep
         for fork in forks:
             await fork.close()
         await ctx.compact(retain=0)

@@ -52,6 +52,10 @@ OTHER_MODELS: dict[str, tuple[str, str]] = {
     "mamba-none": ("mamba-scan-alone", "none"),
     "kimi-none": ("kimi-delta-rule-latent", "none"),
 }
+# One of each that keeps and attends to its cells in a way of its own, whatever its weights are.
+OTHER_CACHES = [
+    name for name in OTHER_MODELS if name not in ("qwen3moe-none", "qwen3moe-q4", "lfm2-none", "qwen3next-none")
+]
 LATENTS = ("deepseek", "kimi")
 # Half pools on one model, since rounding happens on the way in; integer ones have kernels of their own.
 CASES = [

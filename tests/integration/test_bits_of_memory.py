@@ -19,7 +19,7 @@ import pytest
 
 import agentkv as kv
 from tests.conftest import FolderFactory
-from tests.integration.test_bits import MODELS, OTHER_MODELS, model_folder
+from tests.integration.test_bits import MODELS, OTHER_CACHES, model_folder
 
 VOCAB = 384
 CAPACITY = 4096
@@ -168,7 +168,7 @@ def test_memory_keeps_every_bit(tiny_exported_folder: FolderFactory, tmp_path: P
     assert went[way] == 3  # it happened in each
 
 
-@pytest.mark.parametrize("model", OTHER_MODELS)
+@pytest.mark.parametrize("model", OTHER_CACHES)
 def test_memory_keeps_every_bit_of_other_attention(
     tiny_exported_folder: FolderFactory, tmp_path: Path, model: str
 ) -> None:

@@ -11,7 +11,7 @@ import agentkv as kv
 from tests.conformance.configs import CONFIGS
 from tests.conftest import FolderFactory
 from tests.faults import fail_at
-from tests.integration.test_bits import OTHER_MODELS, model_folder
+from tests.integration.test_bits import OTHER_CACHES, model_folder
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("failing_caches")]
 
@@ -100,7 +100,7 @@ async def test_others_keep_their_bits(folder: Path, disturb: Disturbance, layer:
         assert ctx.stats.retries > 0
 
 
-@pytest.mark.parametrize("name", OTHER_MODELS)
+@pytest.mark.parametrize("name", OTHER_CACHES)
 async def test_so_they_do_however_a_model_attends(tiny_exported_folder: FolderFactory, name: str) -> None:
     folder = model_folder(tiny_exported_folder, name)
     for disturb in (a_failed_forward, a_full_context, forks_that_come_and_go):

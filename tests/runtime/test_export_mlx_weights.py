@@ -109,8 +109,9 @@ def test_a_tied_head_shares_the_bytes_and_a_scaled_embedding_its_factor() -> Non
     torch.testing.assert_close(table(tokens), embedded, rtol=0.02, atol=0.02)
 
 
-@pytest.mark.parametrize(("quant", "bits"), [("affine8", 8), ("affine4", 4)])
-@pytest.mark.parametrize(("dtype", "scale_bits"), [("fp32", 64), ("fp16", 32)])
+@pytest.mark.parametrize(
+    ("quant", "bits", "dtype", "scale_bits"), [("affine8", 8, "fp32", 64), ("affine4", 4, "fp16", 32)]
+)
 def test_quantised_weights_take_the_bytes_that_they_should(quant: Any, bits: int, dtype: Any, scale_bits: int) -> None:
     shape = {"layers": 1, "hidden": 256, "intermediate": 512, "heads": 8, "kv_heads": 4, "head_dim": 32, "vocab": 4096}
     spec = tiny_spec("llama", tied=True, **shape)

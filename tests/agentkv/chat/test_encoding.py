@@ -13,6 +13,7 @@ from agentkv_runtime.text.tokenizer import Tokenizer
 
 import agentkv as kv
 from agentkv._chat.prompt import _WORKERS
+from tests.conftest import FolderFactory
 from tests.models import CHAT_TEMPLATE
 from tests.waiting import PATIENCE, until
 
@@ -125,10 +126,12 @@ async def turns_during(work: Callable[[], Awaitable[object]]) -> int:
     return turns
 
 
-async def test_the_event_loop_goes_on_while_a_long_prompt_is_encoded(tiny_exported_folder: Callable[..., Path]) -> None:
+async def test_the_event_loop_goes_on_while_a_long_prompt_is_encoded(
+    tiny_exported_folder: FolderFactory, with_manifest: FolderFactory
+) -> None:
     # More tokens than cells, but not by its size alone: it is encoded before it is refused.
     text = " ".join(map(str, range(60_000)))
-    folder = tiny_exported_folder("llama", max_positions=131_072)
+    folder = with_manifest(tiny_exported_folder("llama"), max_positions=131_072)
     async with kv.Context.open(folder, capacity=30_000, kv_dtype="fp32", threads=1) as ctx:
 
         async def work() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -11,6 +12,7 @@ import pytest
 
 import agentkv as kv
 from agentkv.overflow import DropOldest, Overflow, Room, Stop, Summarize
+from tests.conftest import FolderFactory
 from tests.waiting import PATIENCE, until
 
 from ..conftest import OpenContext, after_forwards
@@ -21,9 +23,15 @@ PROMPT = [3 + i * 7 % 290 for i in range(40)]
 
 
 @asynccontextmanager
-async def small_nano(capacity: int = 400, **options: Any) -> AsyncIterator[kv.Context]:
-    async with kv.Context.open(kv.models.nano(), capacity=capacity, threads=1, **options) as ctx:
+async def small_nano(capacity: int = 400, model: Path | None = None, **options: Any) -> AsyncIterator[kv.Context]:
+    async with kv.Context.open(model or kv.models.nano(), capacity=capacity, threads=1, **options) as ctx:
         yield ctx
+
+
+@pytest.fixture
+def of_300_positions(with_manifest: FolderFactory) -> Path:
+    """nano, which soon runs out of positions."""
+    return with_manifest(kv.models.nano(), max_positions=300)
 
 
 def endless(ctx: kv.Context) -> kv.Sampling:
@@ -279,26 +287,26 @@ async def test_outputs_that_are_done_give_way_and_those_under_way_do_not(open_co
         assert branch.tokens[: 4 + len(cut.tokens)] == PROMPT[:4] + cut.tokens
 
 
-async def test_positions_run_out_again_and_again() -> None:
-    async with small_nano(9000, overflow=DropOldest(keep=4, batch=20)) as ctx:
-        branch = await ctx.branch([300 + i % 50 for i in range(4040)])
+async def test_positions_run_out_again_and_again(of_300_positions: Path) -> None:
+    async with small_nano(900, of_300_positions, overflow=DropOldest(keep=4, batch=20)) as ctx:
+        branch = await ctx.branch([300 + i % 50 for i in range(244)])
         generation = await branch.generate(max_tokens=150, sampling=endless(ctx))
         assert len(generation.tokens) == 150
-        with_drafts = await ctx.branch([300 + i % 50 for i in range(4040)])
+        with_drafts = await ctx.branch([300 + i % 50 for i in range(244)])
         again = await with_drafts.generate(max_tokens=150, sampling=endless(ctx), speculative=kv.spec.PromptLookup())
         assert again.tokens == generation.tokens
 
 
-async def test_a_branch_at_its_last_position_goes_on() -> None:
-    tokens = [300 + i % 50 for i in range(4096)]
-    async with small_nano(9000, overflow=DropOldest()) as ctx:
+async def test_a_branch_at_its_last_position_goes_on(of_300_positions: Path) -> None:
+    tokens = [300 + i % 50 for i in range(300)]
+    async with small_nano(900, of_300_positions, overflow=DropOldest()) as ctx:
         for known in (True, False):
             branch = await ctx.branch(tokens)
             if not known:
-                await branch.rollback(4095)
+                await branch.rollback(299)
                 await branch.generate(max_tokens=1)
             assert (await branch.generate(max_tokens=3, sampling=endless(ctx))).finish_reason == "length"
-            assert len(branch) < 4096
+            assert len(branch) < 300
         stuck = await ctx.branch(tokens, overflow=Stop())
         with pytest.raises(kv.PositionsExhausted):
             await stuck.generate(max_tokens=3)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
 import agentkv as kv
 from agentkv.overflow import DropOldest, Room, Summarize
+from tests.conftest import FolderFactory
 from tests.rows import one_in
 from tests.waiting import PATIENCE
 
@@ -78,18 +81,24 @@ async def test_a_conversation_goes_on(capacity: int, before: int) -> None:
                 assert message.content in ctx.tokenizer.decode(branch.tokens[message.start : message.end])
 
 
-async def test_a_turn_that_fails_gives_back_what_made_room_for_it() -> None:
+@pytest.fixture
+def of_500_positions(with_manifest: FolderFactory) -> Path:
+    """nano, which has room for 19 questions."""
+    return with_manifest(kv.models.nano(), max_positions=500)
+
+
+async def test_a_turn_that_fails_gives_back_what_made_room_for_it(of_500_positions: Path) -> None:
     failing = kv.Agent("You are Nano, a desk agent.", max_tokens=1)
-    async with small_nano(9000, overflow=DropOldest(batch=100)) as ctx:
-        branch = await ctx.branch(questions(164))
-        assert 4000 < len(branch) < 4096, len(branch)
+    async with small_nano(1100, of_500_positions, overflow=DropOldest(batch=100)) as ctx:
+        branch = await ctx.branch(questions(19))
+        assert 420 < len(branch) < 500, len(branch)
         before, row = branch.tokens, await branch.logits()
         with pytest.raises(kv.LimitReached):
             await failing.run(branch, " ".join(["word"] * 90))
         assert branch.tokens == before
-        assert len(branch.messages) == 1 + 2 * 164
+        assert len(branch.messages) == 1 + 2 * 19
         assert (await branch.logits() == row).all()
-        assert ctx.stats.refed > 1000
+        assert ctx.stats.refed > 300
         assert ctx.stats.branches == 1
 
 
@@ -143,7 +152,9 @@ async def test_two_that_only_lend_each_other_cells_end() -> None:
 
 
 @pytest.mark.parametrize("turns", one_in(4, range(0, 24, 2)))
-async def test_a_turn_that_is_cancelled_as_room_is_made_for_it_gives_it_back(turns: int) -> None:
+async def test_a_turn_that_is_cancelled_as_room_is_made_for_it_gives_it_back(
+    of_500_positions: Path, turns: int
+) -> None:
     agent = kv.Agent("You are Nano, a desk agent.", max_tokens=1)
 
     class Cancels(DropOldest):
@@ -159,8 +170,8 @@ async def test_a_turn_that_is_cancelled_as_room_is_made_for_it_gives_it_back(tur
             await checkpoint()
         scope.cancel()
 
-    async with small_nano(9000, overflow=Cancels(batch=100)) as ctx:
-        branch = await ctx.branch(questions(164))
+    async with small_nano(1100, of_500_positions, overflow=Cancels(batch=100)) as ctx:
+        branch = await ctx.branch(questions(19))
         before = branch.tokens, branch.messages
         with anyio.CancelScope() as scope:
             with pytest.raises(kv.LimitReached):

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import shutil
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import agentkv as kv
+from tests.conftest import FolderFactory
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_positions_end_before_the_model_does(tiny_exported_folder: Callable[..., Path]) -> None:
-    folder = tiny_exported_folder("llama", max_positions=32)
+async def test_positions_end_before_the_model_does(
+    tiny_exported_folder: FolderFactory, with_manifest: FolderFactory
+) -> None:
+    folder = with_manifest(tiny_exported_folder("llama"), max_positions=32)
     async with kv.Context.open(folder, capacity=256, kv_dtype="fp32", threads=1) as ctx:
         assert ctx.model_info.max_positions == 32
         with pytest.raises(kv.PositionsExhausted, match=r"33 tokens or more, but the model has 32 positions"):
@@ -48,12 +47,9 @@ async def test_positions_end_before_the_model_does(tiny_exported_folder: Callabl
 
 
 async def test_a_branch_beyond_what_its_model_was_trained_on_is_logged_once(
-    tiny_exported_folder: Callable[..., Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tiny_exported_folder: FolderFactory, with_manifest: FolderFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    folder = tmp_path / "stretched"
-    shutil.copytree(tiny_exported_folder("llama"), folder)
-    manifest = json.loads((folder / "agentkv.json").read_text())
-    (folder / "agentkv.json").write_text(json.dumps(manifest | {"trained_positions": 20}))
+    folder = with_manifest(tiny_exported_folder("llama"), trained_positions=20)
     caplog.set_level(logging.WARNING, "agentkv")
 
     def logged() -> list[str]:

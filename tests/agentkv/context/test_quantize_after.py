@@ -53,7 +53,7 @@ async def test_the_newest_positions_are_as_they_were_computed(open_context: Open
 
 
 @pytest.mark.parametrize("kv_dtype", ["fp16", "bf16", "fp32"])
-async def test_logits_stay_close(open_context: OpenContext, folder: Path, kv_dtype: str) -> None:
+async def test_logits_are_near_those_of_floats(open_context: OpenContext, folder: Path, kv_dtype: str) -> None:
     expected = await plain_logits(open_context, TOKENS)
     for after in (None, 0, 128):
         async with kv.Context.open(folder, 2048, kv_dtype, threads=1, quantize_after=after) as ctx:
@@ -63,9 +63,11 @@ async def test_logits_stay_close(open_context: OpenContext, folder: Path, kv_dty
             assert (info.kv_dtype, info.quantize_after, info.bit_exact) == (kv_dtype, after, after is None)
 
 
-async def test_kv_bytes_follow_what_is_quantised(tiny_exported_folder: FolderFactory) -> None:
+async def test_kv_bytes_follow_what_is_quantised(
+    tiny_exported_folder: FolderFactory, with_manifest: FolderFactory
+) -> None:
     """A cache of many pages: the floats of whole blocks leave it."""
-    folder = tiny_exported_folder("llama", head_dim=64, max_positions=8192)
+    folder = with_manifest(tiny_exported_folder("llama", head_dim=64), max_positions=8192)
     tokens = [TOKENS[i % len(TOKENS)] for i in range(6000)]
     async with kv.Context.open(folder, 8192, threads=1) as ctx:
         await ctx.branch(tokens)

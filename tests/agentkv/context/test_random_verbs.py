@@ -17,7 +17,7 @@ import pytest
 
 import agentkv as kv
 from tests.conftest import FolderFactory
-from tests.integration.test_bits import LATENTS, OTHER_MODELS, model_folder
+from tests.integration.test_bits import LATENTS, OTHER_CACHES, OTHER_MODELS, model_folder
 
 from ..books import books_are_held  # noqa: F401 - a fixture
 from ..random_verbs import VERBS
@@ -78,7 +78,7 @@ def test_branches_hold_what_the_oracle_says(folder: Path, tmp_path: Path) -> Non
         counts += play(folder, tmp_path, range(seed, seed + 1), 100)
 
 
-@pytest.mark.parametrize("name", OTHER_MODELS)
+@pytest.mark.parametrize("name", OTHER_CACHES)
 def test_so_they_do_however_a_model_attends(tiny_exported_folder: FolderFactory, tmp_path: Path, name: str) -> None:
     counts = play(model_folder(tiny_exported_folder, name), tmp_path, range(50, 54), 60)
     assert counts.total() >= 200

@@ -19,6 +19,7 @@ from agentkv_runtime.text.added_tokens import ControlledText
 import agentkv as kv
 from agentkv.formats import Family
 from agentkv.output._thinking import HAND_OVER
+from tests.rows import in_turn, one_in
 
 from ...runtime.chat_styles import THINKING
 
@@ -111,8 +112,12 @@ async def closers(model: Path, sampling: kv.Sampling) -> dict[str, str]:
     return {"never": NEVER} | {name: text[begin:end] for name, (begin, end) in spans.items()}
 
 
-@pytest.mark.parametrize("sampling", [LIKELIEST, DRAWN], ids=["greedy", "drawn"])
-@pytest.mark.parametrize("speculative", [None, kv.spec.Suffix(adaptive=False)], ids=["plain", "drafts"])
+DRAFTS = kv.spec.Suffix(adaptive=False)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "speculative"), one_in(2, [(DRAWN, DRAFTS), (DRAWN, None), (LIKELIEST, None), (LIKELIEST, DRAFTS)])
+)
 @pytest.mark.parametrize(
     "by", ["never", "a token", "some tokens", "from within a token to within another", "the first"]
 )
@@ -176,9 +181,11 @@ async def test_it_goes_on_where_a_length_or_a_rollback_cut_it(model: Path) -> No
                 assert each.tokens[len(branch) :] == whole.tokens
 
 
+OUTPUTS = [kv.Regex("[a-z]{3}"), list[int], kv.Grammar('start: "yes" | "no"'), int]
+
+
 @pytest.mark.parametrize("opens", [True, False])
-@pytest.mark.parametrize("output", [int, list[int], kv.Regex("[a-z]{3}"), kv.Grammar('start: "yes" | "no"')], ids=str)
-@pytest.mark.parametrize("thinking", [False, 0, 1, 9])
+@pytest.mark.parametrize(("output", "thinking"), in_turn(OUTPUTS, [False, 0, 1, 9]))
 async def test_a_typed_output_comes_behind_the_thought(model: Path, opens: bool, output: Any, thinking: Any) -> None:
     async with asked(model) as branch:
         branch = await branch.context.branch(ASKED, template={"opens": opens})

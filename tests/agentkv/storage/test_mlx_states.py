@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import anyio
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -26,14 +27,19 @@ TOKENS = [3 + i * 11 % 290 for i in range(LENGTH)]
 TOLERANCE = 1e-4
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(scope="module", params=KINDS)
 def folder(tiny_exported_folder: FolderFactory, request: pytest.FixtureRequest) -> Path:
     """Of one kind after another."""
     return tiny_exported_folder(request.param, backend="mlx")
 
 
-async def rows_of(folder: Path) -> list[Row]:
+@pytest.fixture(scope="module")
+def want(folder: Path) -> list[Row]:
     """The logits behind each of the tokens, fed one by one to a Context of their own."""
+    return anyio.run(rows_of, folder)
+
+
+async def rows_of(folder: Path) -> list[Row]:
     async with kv.Context.open(folder, LENGTH + 1) as ctx:
         assert ctx.model_info.backend == "mlx"
         branch = await ctx.branch()
@@ -48,8 +54,8 @@ def same(row: Row, want: Row) -> bool:
     return float(np.abs(row - want).max()) <= TOLERANCE
 
 
-async def test_rollbacks_and_forks_go_on_as_a_fresh_run(folder: Path) -> None:
-    rng, want = random.Random(0), await rows_of(folder)
+async def test_rollbacks_and_forks_go_on_as_a_fresh_run(folder: Path, want: list[Row]) -> None:
+    rng = random.Random(0)
     async with kv.Context.open(folder, 3 * LENGTH) as ctx:
         branch = await ctx.branch(TOKENS[:1])
         for _ in range(30):
@@ -70,8 +76,7 @@ async def test_rollbacks_and_forks_go_on_as_a_fresh_run(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("failing_caches")
-async def test_what_a_failed_forward_had_begun_is_gone(folder: Path) -> None:
-    want = await rows_of(folder)
+async def test_what_a_failed_forward_had_begun_is_gone(folder: Path, want: list[Row]) -> None:
     async with kv.Context.open(folder, LENGTH + 1) as ctx:
         branch = await ctx.branch(TOKENS[:100])
         await fail_at(ctx, 1)
@@ -81,8 +86,9 @@ async def test_what_a_failed_forward_had_begun_is_gone(folder: Path) -> None:
         assert same(await branch.logits(), want[139])
 
 
-async def test_branches_that_were_saved_or_set_aside_go_on_without_feeding_again(folder: Path, tmp_path: Path) -> None:
-    want = await rows_of(folder)
+async def test_branches_that_were_saved_or_set_aside_go_on_without_feeding_again(
+    folder: Path, want: list[Row], tmp_path: Path
+) -> None:
     async with kv.Context.open(folder, LENGTH + 1) as ctx:
         branch = await ctx.branch(TOKENS[:200])
         states = ctx.stats.states

@@ -9,6 +9,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import anyio
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -30,15 +31,20 @@ LENGTH = 700
 TOKENS = [3 + i * 11 % 290 for i in range(LENGTH)]
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(scope="module", params=KINDS)
 def folder(tiny_exported_folder: FolderFactory, request: pytest.FixtureRequest) -> Path:
     """Of one kind after another."""
     return tiny_exported_folder(request.param)
 
 
-async def rows_of(folder: Path, **settings: Any) -> list[Row]:
+@pytest.fixture(scope="module")
+def want(folder: Path) -> list[Row]:
     """The logits behind each of the tokens, fed one by one to a Context of their own."""
-    async with kv.Context.open(folder, LENGTH + 1, threads=1, **settings) as ctx:
+    return anyio.run(rows_of, folder)
+
+
+async def rows_of(folder: Path) -> list[Row]:
+    async with kv.Context.open(folder, LENGTH + 1, threads=1) as ctx:
         branch = await ctx.branch()
         rows = []
         for token in TOKENS:
@@ -47,9 +53,9 @@ async def rows_of(folder: Path, **settings: Any) -> list[Row]:
         return rows
 
 
-async def go_back_and_forth(folder: Path, times: int, seed: int) -> kv.Stats:
+async def go_back_and_forth(folder: Path, want: list[Row], times: int, seed: int) -> kv.Stats:
     """So many rollbacks to anywhere, each followed by more tokens; every logit is that of a fresh run."""
-    rng, want = random.Random(seed), await rows_of(folder)
+    rng = random.Random(seed)
     async with kv.Context.open(folder, 2 * LENGTH, threads=1) as ctx:
         branch = await ctx.branch(TOKENS[:1])
         most = 0
@@ -73,18 +79,19 @@ async def go_back_and_forth(folder: Path, times: int, seed: int) -> kv.Stats:
         return stats
 
 
-async def test_rollbacks_have_the_bits_of_a_fresh_run(folder: Path) -> None:
-    stats = await go_back_and_forth(folder, 60, 0)
+async def test_rollbacks_have_the_bits_of_a_fresh_run(folder: Path, want: list[Row]) -> None:
+    stats = await go_back_and_forth(folder, want, 60, 0)
     assert stats.refed <= stats.tokens // 2
 
 
 @pytest.mark.soak
-async def test_so_they_have_for_long(folder: Path) -> None:
-    await go_back_and_forth(folder, 5000, 1)
+async def test_so_they_have_for_long(folder: Path, want: list[Row]) -> None:
+    await go_back_and_forth(folder, want, 5000, 1)
 
 
-async def test_a_branch_that_was_saved_goes_on_without_feeding_again(folder: Path, tmp_path: Path) -> None:
-    want = await rows_of(folder)
+async def test_a_branch_that_was_saved_goes_on_without_feeding_again(
+    folder: Path, want: list[Row], tmp_path: Path
+) -> None:
     async with kv.Context.open(folder, LENGTH + 1, threads=1) as ctx:
         branch = await ctx.branch(TOKENS[:300])
         await branch.save(tmp_path / "one.kv")
@@ -101,8 +108,7 @@ async def test_a_branch_that_was_saved_goes_on_without_feeding_again(folder: Pat
         assert np.array_equal(await branch.logits(), want[39])
 
 
-async def test_a_branch_that_was_set_aside_goes_on_without_feeding_again(folder: Path) -> None:
-    want = await rows_of(folder)
+async def test_a_branch_that_was_set_aside_goes_on_without_feeding_again(folder: Path, want: list[Row]) -> None:
     async with kv.Context.open(folder, LENGTH + 1, threads=1) as ctx:
         branch = await ctx.branch(TOKENS[:300])
         states = ctx.stats.states

@@ -16,6 +16,7 @@ import agentkv as kv
 from agentkv import trace
 from agentkv.trace.interruptions import interruptions_of
 from agentkv.trace.records import Branched, JobBegan, JobEnded, Logged, Verb
+from tests.rows import in_turn
 
 from .conftest import records_of
 
@@ -100,8 +101,7 @@ DRAFTS = kv.spec.PromptLookup(adaptive=False, min_ngram=1)
 HOW: list[tuple[float, kv.Speculative | None]] = [(0, None), (0, DRAFTS), (1.1, None), (1.1, DRAFTS)]  # temperatures
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("policy", "way"), in_turn([*POLICIES], [*WAYS]))
 async def test_it_runs_again(policy: str, way: str, tmp_path: Path) -> None:
     path = tmp_path / "run.trace"
     async with kv.Context.open(kv.models.nano(), capacity=110, threads=1) as ctx, trace.record(ctx, path):

@@ -21,6 +21,7 @@ from agentkv_runtime.export.direct.hf_folder import QuantizedWeights
 from agentkv_runtime.export.direct.writing import write_program
 from agentkv_runtime.export.lower import lower_model
 from agentkv_runtime.export.quantization import Recipe
+from agentkv_runtime.folder.model_folder import read_model_folder
 from agentkv_runtime.hf.load import load_model
 from agentkv_runtime.hf.plain_config import plain_config
 from safetensors.torch import load_file, save_file
@@ -101,11 +102,13 @@ def test_pieces_of_weights_are_the_weights(tmp_path: Path, monkeypatch: pytest.M
     assert in_pieces.errors() == pytest.approx(whole.errors())
 
 
-def test_what_was_chosen_is_in_the_manifest(tiny_hf_folder: FolderFactory, tmp_path: Path) -> None:
+def test_what_was_chosen_is_in_the_manifest(
+    tiny_hf_folder: FolderFactory, tiny_exported_folder: FolderFactory, tmp_path: Path
+) -> None:
     source = tiny_hf_folder("llama")
     fixed = export_folder(source, tmp_path / "fixed", max_tokens=64).manifest
     measured = export_folder(source, tmp_path / "measured", max_tokens=64, recipe="measured").manifest
-    plain = export_folder(source, tmp_path / "none", max_tokens=64, quant="none").manifest
+    plain = read_model_folder(tiny_exported_folder("llama")).manifest
     assert (fixed.weight_recipe, measured.weight_recipe, plain.weight_recipe) == ("fixed", "measured", None)
     assert "torch" not in fixed.exported_with
     assert "torch" in measured.exported_with

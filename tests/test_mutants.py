@@ -1,0 +1,37 @@
+"""`make mutants` breaks a module in one place at a time."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.mutants import some
+
+CHANGES = {
+    "a < b": "a <= b",
+    "a is None": "a is not None",
+    "a in b": "a not in b",
+    "a and b": "a or b",
+    "a - b": "a + b",
+    "f(True)": "f(False)",
+    "x = 3": "x = 4",
+    "if a:\n    b": "if not a:\n    b",
+    "f()": "pass",
+}
+KEPT = ["raise ValueError(a + 1)", "@dataclass(slots=True)\nclass A:\n    x: int", "x = f()"]
+
+
+@pytest.mark.parametrize(("source", "other"), CHANGES.items())
+def test_small_changes(tmp_path: Path, source: str, other: str) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(source)
+    assert other in [mutant.source for mutant in some(path, 9, random.Random(0))]
+
+
+@pytest.mark.parametrize("source", KEPT)
+def test_what_is_left_as_it_is(tmp_path: Path, source: str) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(source)
+    assert list(some(path, 9, random.Random(0))) == []

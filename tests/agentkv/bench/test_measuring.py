@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import agentkv as kv
@@ -43,13 +45,15 @@ async def test_shares_add_up_to_what_the_context_counts() -> None:
     assert shares.take() == []
 
 
-def test_strategies_that_a_model_has() -> None:
+def test_strategies_that_a_model_has(mtp_folder: Path) -> None:
     nano = kv.models.nano()
     assert list(strategies_for(Drafted(model=nano, draft_model=None, adaptive=True))) == [
         "Suffix",
         "PromptLookup",
         "Eagle",
     ]
+    own = strategies_for(Drafted(model=mtp_folder, draft_model=None, adaptive=True))
+    assert list(own) == ["Suffix", "PromptLookup", "MTP"]
     every = strategies_for(Drafted(model=nano, draft_model=nano, adaptive=False))
     assert list(every) == ["Suffix", "PromptLookup", "Eagle", "DraftModel"]
     assert all(strategy.adaptive is False for strategy in every.values())

@@ -40,12 +40,15 @@ def main() -> int:
     options = parser.parse_args()
     tests = options.pytest or list(TESTS)
     # Exports that the tests take are made without the sanitizer: torch is slow enough.
-    subprocess.run([*pytest_command(tests), "--setup-only", "--quiet", "--no-header"], stdout=subprocess.DEVNULL)
+    subprocess.run([*pytest_command(tests), "--setup-only"], cwd=ROOT, stdout=subprocess.DEVNULL)
     reports = options.build.resolve() / "reports"
     shutil.rmtree(reports, ignore_errors=True)
     reports.mkdir()
     command = [*pytest_command(tests), "-p", "tests.races.plugin"]
-    return subprocess.run(command, cwd=ROOT, env=os.environ | sanitized(options.build, reports)).returncode
+    status = subprocess.run(command, cwd=ROOT, env=os.environ | sanitized(options.build, reports)).returncode
+    if any(reports.iterdir()):  # also of what comes after the last test, of which the status tells as well
+        print(f"==> Reports of the sanitizer are in {reports}")
+    return status
 
 
 def pytest_command(tests: list[str]) -> list[str]:

@@ -113,6 +113,25 @@ void what_was_used_longest_ago_leaves_first_and_from_its_end() {
   histories.check();
 }
 
+// A beginning that is used stays longer than what goes on from it, and than what is older.
+void a_beginning_is_as_new_as_its_last_use() {
+  Histories histories(12, 4, 12);
+  for (const std::int32_t end : {5, 6}) {
+    histories.recall(0, {1, 1, 1, 1});
+    histories.extend(0, histories.log(0).empty() ? Tokens{1, 1, 1, 1, end} : Tokens{end});
+    histories.close(0);
+  }
+  histories.extend(0, {2, 2, 2, 2});
+  histories.close(0);
+  histories.recall(0, {1, 1, 1, 1});  // and nothing behind it
+  histories.close(0);
+  histories.extend(0, {3, 3, 3, 3, 3, 3});  // takes both ends, and two cells more than are free then
+  CHECK_EQ(histories.cells.find_retained((Tokens{1, 1, 1, 1, 5})), 4);
+  CHECK_EQ(histories.cells.find_retained((Tokens{1, 1, 1, 1, 6})), 4);
+  CHECK_EQ(histories.cells.find_retained((Tokens{2, 2, 2, 2})), 2);
+  histories.check();
+}
+
 void a_bound_holds_for_what_nobody_owns() {
   Histories histories(32, 4, 4);
   histories.extend(0, {1, 2, 3, 4, 5, 6});
@@ -269,6 +288,7 @@ void random_histories(unsigned seed, Cell capacity, Cell most, int verbs) {
 int main(int argc, char** argv) {
   what_was_closed_is_found_again();
   what_was_used_longest_ago_leaves_first_and_from_its_end();
+  a_beginning_is_as_new_as_its_last_use();
   a_bound_holds_for_what_nobody_owns();
   ends_of_what_is_retained();
   cells_that_lack_less_take_the_place_of_others();

@@ -69,12 +69,12 @@ def test_the_layers_logits_are_those_of_the_papers_words(family: tuple[ModelFold
 
 
 def test_a_drafter_says_what_the_layer_says(family: tuple[ModelFolder, Reference]) -> None:
-    folder, _ = family
+    folder, reference = family
     assert folder.mtp_path is not None
     manifest = read_draft_manifest(folder.path / "mtp.json")
     assert (manifest.kind, manifest.feature_dim) == ("mtp", folder.manifest.feature_dim)
     assert folder.manifest.features is not None
-    assert folder.manifest.features.layers == (folder.manifest.n_layers,)
+    assert folder.manifest.features.layers == (reference.family.spec.layers,)
     drafter = open_mtp(folder, capacity=64, kv_dtype="fp32", depth=2)
     assert drafter.levels == 0
 

@@ -40,8 +40,8 @@ def checked_single(speculative: object) -> BuiltIn | Strategy:
         return cast("Strategy", speculative)
     raise InvalidInput(
         f"speculative is a {type(speculative).__name__}, but it must be None, kv.spec.Suffix, "
-        "kv.spec.PromptLookup, kv.spec.DraftModel, kv.spec.Eagle, kv.spec.MTP, kv.spec.Mixed of them, or an object with `propose` "
-        "(see kv.spec.Strategy)"
+        "kv.spec.PromptLookup, kv.spec.DraftModel, kv.spec.Eagle, kv.spec.MTP, kv.spec.Mixed of them, or an object "
+        "with `propose` (see kv.spec.Strategy)"
     )
 
 

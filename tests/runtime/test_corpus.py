@@ -141,9 +141,8 @@ def test_a_process_that_does_not_end_its_writing_is_not_waited_for(
     monkeypatch.setattr("agentkv_runtime.corpus._MOST_WAIT_S", 0.0)
     corpus = Corpus(tmp_path, MODEL, VOCAB)
     corpus.add([text(1)], MOST)
-    with FileLock(corpus.path.with_suffix(".lock")):
-        with pytest.raises(OSError, match="could not be acquired"):
-            corpus.add([text(2)], MOST)
+    with FileLock(corpus.path.with_suffix(".lock")), pytest.raises(OSError, match="could not be acquired"):
+        corpus.add([text(2)], MOST)
     corpus.add([text(3)], MOST)
     assert read(corpus) == [[1], [3]]
 

@@ -6,7 +6,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
 from .._types.checks import truth_of
-from .._types.errors import AgentKVError, opening_error
+from .._types.errors import AgentKVError, InvalidInput, opening_error
+from .._types.show import preview, safe_str
 from ..spec import Mixed, Strategy
 from ..spec._built_in import BuiltIn, DraftTarget, close_drafter
 from ..spec._checked import checked, checked_single
@@ -82,9 +83,18 @@ class Speculation:
         except AgentKVError:
             raise
         except Exception as error:
-            raise opening_error(error, repr(strategy)) from error
-        drafter.adaptive = truth_of(getattr(strategy, "adaptive", True), f"adaptive of {type(strategy).__name__}")
+            raise opening_error(error, preview(strategy)) from error
+        drafter.adaptive = _is_adaptive(strategy)
         return drafter
+
+
+def _is_adaptive(strategy: BuiltIn | Strategy) -> bool:
+    of = f"adaptive of {type(strategy).__name__}"
+    try:
+        answer = getattr(strategy, "adaptive", True)
+    except Exception as error:
+        raise InvalidInput(f"{of} raised {type(error).__name__}: {safe_str(error)}") from error
+    return truth_of(answer, of)
 
 
 def _key(strategy: Speculative) -> Key:

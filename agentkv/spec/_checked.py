@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .strategy import Strategy
 
 T = TypeVar("T")
+_LEAST_CONFIDENCE = float(np.finfo(np.float32).tiny)  # the engine holds float32, in which smaller ones are 0
 
 
 def checked_single(speculative: object) -> BuiltIn | Strategy:
@@ -80,6 +81,8 @@ def checked_draft(answer: Any, vocab_size: int, limit: int) -> Draft:
     for node, value in enumerate(confidence or ()):
         if not 0 < value <= 1:
             raise InvalidInput(f"node {node} of the draft has confidence {value}, but it must be above 0 and at most 1")
+    if confidence is not None:
+        confidence = [max(value, _LEAST_CONFIDENCE) for value in confidence]
     return Draft(np.array(tokens, np.int32), np.array(parents, np.int32), confidence)
 
 

@@ -38,4 +38,4 @@ class Mixed:
 
 
 def _is_same(one: BuiltIn | Strategy, other: BuiltIn | Strategy) -> bool:
-    return one is other or (isinstance(one, BuiltIn) and one == other)
+    return one is other or (isinstance(one, BuiltIn) and isinstance(other, BuiltIn) and one == other)

@@ -66,8 +66,10 @@ class Suffix(BuiltIn):
             try:
                 for text in corpus.read():
                     drafter.read_corpus(text)
-            except (TensorFileError, OSError) as error:
+            except TensorFileError as error:
                 warnings.warn(f"drafts begin without a corpus: {error}; it is replaced later", stacklevel=2)
+            except OSError as error:
+                warnings.warn(f"drafts begin without a corpus: {error}", stacklevel=2)
         return drafter
 
     def _close(self, drafter: Drafter, target: DraftTarget) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -20,6 +22,7 @@ Tokens = npt.NDArray[np.int32]
 
 _KIND = {"kind": "agentkv corpus", "version": "1"}
 _TOKENS, _LENGTHS = "tokens", "lengths"
+_MOST_WAIT_S = 10.0  # for a process that writes: one that hangs must not hang those that close
 
 
 class Corpus:
@@ -36,8 +39,9 @@ class Corpus:
 
     def read(self) -> list[Tokens]:
         """All texts; none where there is no file yet. Raises TensorFileError for a damaged file or one of another
-        model."""
+        model, and OSError where the folder can be none."""
         if not self.path.exists():
+            _check_folder(self.path.parent)
             return []
         with TensorFile(self.path) as file:
             if any(file.metadata.get(key) != value for key, value in self._metadata.items()):
@@ -53,9 +57,9 @@ class Corpus:
 
     def add(self, texts: Iterable[Tokens], most_bytes: int) -> None:
         """Adds newer texts to the file, in place of a damaged one where there is one, and drops the oldest ones so that
-        the tokens take `most_bytes` at most. Raises OSError."""
+        the tokens take `most_bytes` at most. Raises OSError, also where another process does not end its own."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with FileLock(self.path.with_suffix(".lock")):
+        with FileLock(self.path.with_suffix(".lock"), timeout=_MOST_WAIT_S):
             try:
                 held = self.read()
             except TensorFileError:
@@ -78,6 +82,13 @@ class Corpus:
         except BaseException:
             writer.discard()
             raise
+
+
+def _check_folder(folder: Path) -> None:
+    """Raises OSError where the folder is not there and cannot be made, because a file is in its place."""
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
+    if not there.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, "there is something else than a folder", str(there))
 
 
 def _fitting(newest_first: list[Tokens], most_bytes: int) -> list[Tokens]:

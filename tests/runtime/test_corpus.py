@@ -13,6 +13,7 @@ import pytest
 from agentkv_runtime.corpus import Corpus
 from agentkv_runtime.errors import TensorFileError
 from agentkv_runtime.tensor_file import TensorSpec, TensorWriter
+from filelock import FileLock
 
 MODEL, VOCAB, MOST = "sha256:1", 1000, 1 << 20
 
@@ -132,6 +133,18 @@ def test_a_damaged_file_is_told_and_replaced(tmp_path: Path, damage: Callable[[C
     else:
         corpus.add([text(7)], MOST)
         assert read(corpus) == [[7]]
+
+
+def test_a_process_that_does_not_end_its_writing_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentkv_runtime.corpus._MOST_WAIT_S", 0.0)
+    corpus = Corpus(tmp_path, MODEL, VOCAB)
+    corpus.add([text(1)], MOST)
+    with FileLock(corpus.path.with_suffix(".lock")), pytest.raises(OSError, match="could not be acquired"):
+        corpus.add([text(2)], MOST)
+    corpus.add([text(3)], MOST)
+    assert read(corpus) == [[1], [3]]
 
 
 _ADD = """

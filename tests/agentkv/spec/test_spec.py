@@ -214,6 +214,7 @@ MALFORMED = {
     "a word of confidence": (Draft([5], [-1], ["sure"]), "confidences of the draft have str 'sure'"),  # type: ignore[list-item]
     "one token": (Draft(5, [-1]), "tokens of the draft are int 5"),  # type: ignore[arg-type]
     "raises": (ValueError("out of ideas"), "ValueError: out of ideas"),
+    "raises a surrogate": (ValueError("lone \ud800"), r"ValueError: lone \?"),
 }
 
 

@@ -107,11 +107,16 @@ async def test_a_damaged_corpus_is_left_out_with_a_warning(tmp_path: Path, damag
     assert of_third <= few(plain)
 
 
-async def test_a_corpus_that_cannot_be_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", ["file", "file/below", "link"])
+async def test_a_corpus_that_cannot_be_kept_is_told_at_both_ends(tmp_path: Path, folder: str) -> None:
     (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     plain, _ = await said(None)
-    with pytest.warns(UserWarning, match="the corpus was not kept"):
-        assert (await said(tmp_path / "file"))[0] == plain
+    with pytest.warns(UserWarning, match="else than a folder") as told:
+        assert (await said(tmp_path / folder))[0] == plain
+    begin, end = (str(warning.message) for warning in told)
+    assert begin.startswith("drafts begin without a corpus")
+    assert end.startswith("the corpus was not kept")
 
 
 async def test_contexts_side_by_side_share_a_corpus(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from tests.quick import ROOT, UNKNOWN_S, choose, nearest
 from tests.run import TIMES
 from tests.times import seconds_of_files
 
-MIRROR_S, NEAREST_S = 40.0, 20.0  # of tests in the mirrored folder, and of those nearest by imports
+MIRROR_S, NEAREST_S = 60.0, 30.0  # of tests in the mirrored folder, and of those nearest by imports
 HANG = ("-o", "timeout=60")
 LEFT_OUT = ("--both-loops", "-m", "soak or not soak", "-p", "tests.mutants")
 SOAK = {"AGENTKV_SOAK": "40"}  # random cases where `make soak` runs thousands

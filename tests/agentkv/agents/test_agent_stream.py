@@ -182,6 +182,17 @@ async def test_a_stream_that_has_not_begun_says_so(open_desk: OpenDesk) -> None:
             await agent.trunk(kv.models.nano())  # type: ignore[arg-type]
 
 
+async def test_a_stream_that_is_left_at_once_has_done_nothing(open_desk: OpenDesk) -> None:
+    agent = desk_agent("stock")
+    async with open_desk() as ctx:
+        branch = await agent.trunk(ctx)
+        async with agent.stream(branch, ONE_CALL) as stream:
+            pass
+        run = stream.run
+        assert (run.text, run.calls, run.messages, run.rounds) == ("", (), (), 0)
+        assert run.usage == kv.Usage(len(branch), 0)
+
+
 async def test_a_stream_is_for_one_turn_and_one_reader(open_desk: OpenDesk) -> None:
     agent = desk_agent(tools=[as_tool("stock", approve=True)])
     async with open_desk() as ctx:

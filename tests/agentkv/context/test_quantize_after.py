@@ -106,6 +106,34 @@ async def test_a_shared_cell_stays_for_the_branch_that_has_it_newest(open_contex
         assert 0 < distance(await long.logits(), expected) < 0.02  # what was quantised stays so
 
 
+async def test_what_is_fed_again_behind_a_rollback_is_quantised_again(open_context: OpenContext) -> None:
+    async with open_context(quantize_after=0, retain=0) as ctx:
+        fresh = await fed(ctx, TOKENS[:640], 64)
+        await fresh.extend([7])
+        expected = await fresh.logits()
+        await fresh.rollback(256)
+        for first in range(256, 640, 64):
+            await fresh.extend(TOKENS[first : first + 64])
+        await fresh.extend([7])
+        assert (await fresh.logits() == expected).all()
+
+
+async def test_what_an_offloaded_branch_has_grown_beyond_is_quantised(open_context: OpenContext) -> None:
+    """Its length counts, not what the cache still has of it."""
+    rows = []
+    for grows in (False, True):
+        async with open_context(quantize_after=100, retain=0) as ctx:
+            trunk = await fed(ctx, TOKENS[:200])
+            if grows:
+                other = await trunk.fork()
+                await other.extend(TOKENS[200:600])
+                assert await other.offload() > 0
+            await trunk.extend(TOKENS[200:400])
+            await trunk.extend([7])
+            rows.append(await trunk.logits())
+    assert (rows[0] == rows[1]).all()
+
+
 async def test_compaction_changes_no_bit(open_context: OpenContext) -> None:
     async with open_context(quantize_after=100, retain=0) as ctx:
         first, second = await fed(ctx, TOKENS[:400]), await fed(ctx, TOKENS[100:700])

@@ -34,6 +34,10 @@ class Corpus:
         self._metadata = {**_KIND, "model": model}
         self._vocab_size = vocab_size
 
+    def make_folder(self) -> None:
+        """Makes the folder where there is none, for its owner alone. Raises OSError where there can be none."""
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+
     def read(self) -> list[Tokens]:
         """All texts; none where there is no file yet. Raises TensorFileError for a damaged file or one of another
         model."""
@@ -54,7 +58,7 @@ class Corpus:
     def add(self, texts: Iterable[Tokens], most_bytes: int) -> None:
         """Adds newer texts to the file, in place of a damaged one where there is one, and drops the oldest ones so that
         the tokens take `most_bytes` at most. Raises OSError."""
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.make_folder()
         with FileLock(self.path.with_suffix(".lock")):
             try:
                 held = self.read()

@@ -127,13 +127,17 @@ async def test_a_corpus_that_can_be_no_folder_is_refused_before_anything_is_said
 
 async def test_a_corpus_that_cannot_be_kept_is_warned_of(tmp_path: Path) -> None:
     plain, _ = await said(None)
-    ctx = await nano(Suffix(corpus=tmp_path / "corpus")).__aenter__()
-    (tmp_path / "corpus").rmdir()
-    (tmp_path / "corpus").write_text("")
-    branch = await ctx.branch(QUESTION)
-    assert (await branch.generate(max_tokens=60, sampling=SAMPLING)).tokens == plain
+    folder = tmp_path / "corpus"
+
+    async def lose_the_folder() -> list[int]:
+        async with nano(Suffix(corpus=folder, adaptive=False)) as ctx:
+            folder.rmdir()
+            folder.write_text("")
+            branch = await ctx.branch(QUESTION)
+            return (await branch.generate(max_tokens=60, sampling=SAMPLING)).tokens
+
     with pytest.warns(UserWarning, match="the corpus was not kept"):
-        await ctx.close()
+        assert await lose_the_folder() == plain
 
 
 async def test_contexts_side_by_side_share_a_corpus(tmp_path: Path) -> None:

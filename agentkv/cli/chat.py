@@ -75,7 +75,7 @@ def chat(
             seed=seed,
             max_tokens=max_tokens,
             thinking=thinking_from_word(thinking),
-            speculative=strategy_called(speculative or "suffix", folder) if spec or speculative else None,
+            speculative=strategy_called(speculative or "suffix") if spec or speculative else None,
             load=load,
             capacity=capacity,
             quant=quant,

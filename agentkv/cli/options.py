@@ -33,16 +33,17 @@ QuantOption: TypeAlias = Annotated[
 ThreadsOption: TypeAlias = Annotated[int | None, typer.Option(min=1, help="Of the model.")]
 
 
-def strategy_called(name: Drafts, model: Path) -> Speculative:
-    """The strategy of this name for the model in a folder."""
+def strategy_called(name: Drafts, corpus: Path | None = None) -> Speculative:
+    """The strategy of this name. `corpus` is the folder of those that keep text."""
     from .. import spec
 
+    suffix = spec.Suffix(corpus=corpus)
     strategies: dict[Drafts, Speculative] = {
-        "suffix": spec.Suffix(),
+        "suffix": suffix,
         "prompt": spec.PromptLookup(),
-        "eagle": spec.Eagle(model),
+        "eagle": spec.Eagle(),
         "mtp": spec.MTP(),
-        "suffix+eagle": spec.Mixed(spec.Suffix(), spec.Eagle(model)),
-        "suffix+mtp": spec.Mixed(spec.Suffix(), spec.MTP()),
+        "suffix+eagle": spec.Mixed(suffix, spec.Eagle()),
+        "suffix+mtp": spec.Mixed(suffix, spec.MTP()),
     }
     return strategies[name]

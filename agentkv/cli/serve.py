@@ -70,7 +70,8 @@ def serve(
     corpus: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", help="With --speculative suffix: keep the text of conversations here, for later drafts."
+            metavar="FOLDER",
+            help="With --speculative suffix, alone or mixed: keep the text of conversations here, for later drafts.",
         ),
     ] = None,
     warm: Annotated[
@@ -159,7 +160,7 @@ def serve(
         "window": window,
         "sinks": sinks,
         "quantize_after": quantize_after,
-        "speculative": _strategy(speculative, model, draft, corpus),
+        "speculative": _strategy(speculative, draft, corpus),
         "quant": quant,
         "threads": threads,
         "call_format": call_format,
@@ -176,15 +177,13 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _strategy(name: Speculation, model: Path, draft: Path | None, corpus: Path | None) -> Speculative | None:
+def _strategy(name: Speculation, draft: Path | None, corpus: Path | None) -> Speculative | None:
     from .. import spec
 
     if (name == "draft") != (draft is not None):
         fail("--draft FOLDER goes with --speculative draft")
-    if corpus is not None and name != "suffix":
-        fail("--corpus FOLDER goes with --speculative suffix")
+    if corpus is not None and "suffix" not in name:
+        fail("--corpus FOLDER goes with --speculative suffix, suffix+eagle or suffix+mtp")
     if draft is not None:
         return spec.DraftModel(draft)
-    if corpus is not None:
-        return spec.Suffix(corpus=corpus)
-    return strategy_called(name, model) if name != "none" and name != "draft" else None
+    return strategy_called(name, corpus) if name != "none" and name != "draft" else None

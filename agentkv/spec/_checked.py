@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from .._types.checks import call_it
 from .._types.errors import InvalidInput
 from .._types.show import preview
 from ._built_in import BuiltIn
@@ -30,7 +31,7 @@ def checked_single(speculative: object) -> BuiltIn | Strategy:
     propose = getattr(speculative, "propose", None)
     if isinstance(speculative, type):
         if callable(propose) or issubclass(speculative, BuiltIn):
-            raise InvalidInput(f"speculative is the class {speculative.__name__}; pass an object of it")
+            raise InvalidInput(f"speculative is the class {speculative.__name__}{call_it(speculative)}")
     elif callable(propose):
         if inspect.iscoroutinefunction(propose):
             raise InvalidInput(
@@ -39,9 +40,8 @@ def checked_single(speculative: object) -> BuiltIn | Strategy:
             )
         return cast("Strategy", speculative)
     raise InvalidInput(
-        f"speculative is a {type(speculative).__name__}, but it must be None, kv.spec.Suffix, "
-        "kv.spec.PromptLookup, kv.spec.DraftModel, kv.spec.Eagle, kv.spec.MTP, kv.spec.Mixed of them, or an object "
-        "with `propose` (see kv.spec.Strategy)"
+        f"speculative is {preview(speculative)}, but it must be None, a strategy such as kv.spec.Suffix(), several as "
+        "kv.spec.Mixed(...), or an object with `propose` (see kv.spec and kv.spec.Strategy)"
     )
 
 

@@ -27,9 +27,9 @@ class Mixed:
 
     def __init__(self, *strategies: BuiltIn | Strategy) -> None:
         if len(strategies) < 2:
-            raise InvalidInput(f"Mixed takes two strategies or more, but got {len(strategies)}")
+            raise InvalidInput(f"Mixed takes two strategies or more, as Mixed(one, other), but got {len(strategies)}")
         for place, strategy in enumerate(strategies):
-            if isinstance(strategy, Mixed):
+            if strategy is None or isinstance(strategy, Mixed):
                 raise InvalidInput(f"Mixed takes strategies that are not mixed, but got {preview(strategy)}")
             checked_single(strategy)
             if any(_is_same(strategy, other) for other in strategies[:place]):

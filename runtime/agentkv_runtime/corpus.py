@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -37,11 +35,14 @@ class Corpus:
         self._metadata = {**_KIND, "model": model}
         self._vocab_size = vocab_size
 
+    def make_folder(self) -> None:
+        """Makes the folder where there is none, for its owner alone. Raises OSError where there can be none."""
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+
     def read(self) -> list[Tokens]:
         """All texts; none where there is no file yet. Raises TensorFileError for a damaged file or one of another
-        model, and OSError where the folder can be none."""
+        model."""
         if not self.path.exists():
-            _check_folder(self.path.parent)
             return []
         with TensorFile(self.path) as file:
             if any(file.metadata.get(key) != value for key, value in self._metadata.items()):
@@ -58,7 +59,7 @@ class Corpus:
     def add(self, texts: Iterable[Tokens], most_bytes: int) -> None:
         """Adds newer texts to the file, in place of a damaged one where there is one, and drops the oldest ones so that
         the tokens take `most_bytes` at most. Raises OSError, also where another process does not end its own."""
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.make_folder()
         with FileLock(self.path.with_suffix(".lock"), timeout=_MOST_WAIT_S):
             try:
                 held = self.read()
@@ -82,13 +83,6 @@ class Corpus:
         except BaseException:
             writer.discard()
             raise
-
-
-def _check_folder(folder: Path) -> None:
-    """Raises OSError where the folder is not there and cannot be made, because a file is in its place."""
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
-    if not there.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, "there is something else than a folder", str(there))
 
 
 def _fitting(newest_first: list[Tokens], most_bytes: int) -> list[Tokens]:

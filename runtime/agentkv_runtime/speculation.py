@@ -172,10 +172,10 @@ def _kv_dtype_on(backend: str, kv_dtype: str) -> str:
 
 def _find_head(path: Path, target: ModelFolder) -> tuple[Path, DraftManifest]:
     program = path / DRAFT_NAME if path.is_dir() else path
-    if not program.is_file():
+    if program.suffix != ".pte" or not program.is_file():
         raise DraftMismatchError(
             f"{path} has no {DRAFT_NAME}, so there is no draft head for {target.path}. Give the folder that "
-            "`agentkv export-draft` wrote"
+            "`agentkv export-draft` wrote, or draft with Suffix"
         )
     return program, read_draft_manifest(_manifest_of(program))
 

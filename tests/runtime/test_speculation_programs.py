@@ -313,6 +313,8 @@ def test_draft_heads_that_cannot_be_used(target: ModelFolder, plain: ModelFolder
         open_eagle(target.path, plain, capacity=16)
     with pytest.raises(DraftMismatchError, match=r"has no draft\.pte"):
         open_eagle(None, plain, capacity=16)
+    with pytest.raises(DraftMismatchError, match=r"has no draft\.pte.*draft with Suffix"):
+        open_eagle(plain.path / "agentkv.json", plain, capacity=16)
     damaged = copied(target, tmp_path / "damaged", "draft.json", fingerprint="sha256:" + "1" * 64)
     with pytest.raises(ModelFolderError, match="damaged or replaced"):
         open_eagle(None, damaged, capacity=16)

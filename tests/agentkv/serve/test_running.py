@@ -26,9 +26,11 @@ HI = {"model": "nano", "messages": [{"role": "user", "content": "Say hi"}], "max
 
 
 @contextmanager
-def served(*options: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
+def served(
+    *options: str, model: str = NANO, **environment: str
+) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
     """The process, the address that it prints, and what it printed before."""
-    command = [sys.executable, "-m", "agentkv.cli", "serve", NANO, "--port", "0", *options]
+    command = [sys.executable, "-m", "agentkv.cli", "serve", model, "--port", "0", *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment})
     assert process.stdout is not None
     printed: list[str] = []
@@ -111,6 +113,17 @@ def test_saved_branches_are_there_from_the_start(tmp_path: Path) -> None:
         assert usage["prompt_tokens_details"]["cached_tokens"] >= tokens - 1
 
 
+def test_a_model_that_is_called_by_name_drafts_with_its_head_and_a_corpus(tmp_path: Path) -> None:
+    with served("--speculative", "suffix+eagle", "--corpus", str(tmp_path), model="nano") as (process, url, _):
+        answer = httpx.post(f"{url}/v1/chat/completions", json={**HI, "max_tokens": 32}, timeout=PATIENCE)
+        assert answer.status_code == 200
+        metrics = httpx.get(f"{url}/metrics", timeout=PATIENCE).text
+        process.send_signal(signal.SIGTERM)
+        ended(process)
+    assert "agentkv_drafted" in metrics
+    assert len(list(tmp_path.glob("*.corpus"))) == 1
+
+
 def test_a_trace_has_what_was_served(tmp_path: Path) -> None:
     import anyio
 
@@ -131,6 +144,9 @@ def test_a_trace_has_what_was_served(tmp_path: Path) -> None:
         (["--host", "0.0.0.0"], "AGENTKV_API_KEY"),
         (["--api-key", ""], "empty"),
         (["--speculative", "draft"], "--draft"),
+        (["--speculative", "prompt", "--corpus", "folder"], "--speculative suffix"),
+        (["--speculative", "suffix", "--corpus", __file__], "give the path of a folder"),
+        (["--speculative", "mtp"], "draft with Suffix"),
         (["--kv-dtype", "fp7"], "fp7"),
         (["--warm", "no-such-file"], "no-such-file"),
         (["--host", "no.such.host.invalid", "--insecure"], "cannot listen"),

@@ -107,16 +107,37 @@ async def test_a_damaged_corpus_is_left_out_with_a_warning(tmp_path: Path, damag
     assert of_third <= few(plain)
 
 
-@pytest.mark.parametrize("folder", ["file", "file/below", "link"])
-async def test_a_corpus_that_cannot_be_kept_is_told_at_both_ends(tmp_path: Path, folder: str) -> None:
-    (tmp_path / "file").write_text("")
-    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+@pytest.mark.parametrize("where", ["file", "file/below", "link"])
+async def test_a_corpus_that_can_be_no_folder_is_refused_before_anything_is_said(tmp_path: Path, where: str) -> None:
+    (tmp_path / "file").write_text("Dear diary")
+    (tmp_path / "link").symlink_to("nowhere")
+    strategy = Suffix(corpus=tmp_path / where)
+    told = rf"corpus is .*{where}, where no text can be kept: .*; give the path of a folder"
+    with pytest.raises(kv.InvalidInput, match=told):
+        async with nano(strategy):
+            pass
+    async with nano(None) as ctx:
+        branch = await ctx.branch("Who are you?")
+        before = branch.tokens
+        with pytest.raises(kv.InvalidInput, match=told):
+            await branch.generate(max_tokens=4, speculative=strategy)
+        assert branch.tokens == before
+    assert (tmp_path / "file").read_text() == "Dear diary"
+
+
+async def test_a_corpus_that_cannot_be_kept_is_warned_of(tmp_path: Path) -> None:
     plain, _ = await said(None)
-    with pytest.warns(UserWarning, match="else than a folder") as told:
-        assert (await said(tmp_path / folder))[0] == plain
-    begin, end = (str(warning.message) for warning in told)
-    assert begin.startswith("drafts begin without a corpus")
-    assert end.startswith("the corpus was not kept")
+    folder = tmp_path / "corpus"
+
+    async def lose_the_folder() -> list[int]:
+        async with nano(Suffix(corpus=folder, adaptive=False)) as ctx:
+            folder.rmdir()
+            folder.write_text("")
+            branch = await ctx.branch(QUESTION)
+            return (await branch.generate(max_tokens=60, sampling=SAMPLING)).tokens
+
+    with pytest.warns(UserWarning, match="the corpus was not kept"):
+        assert await lose_the_folder() == plain
 
 
 async def test_contexts_side_by_side_share_a_corpus(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def targets(ctx: kv.Context, branch: kv.Branch) -> list[Target]:
     for name in kv.spec.__all__:
         strategy = getattr(kv.spec, name)
         if name not in ("Strategy", "Draft"):
-            found.append((f"spec.{name}", strategy, parameters(strategy)))
+            found.append((f"spec.{name}", strategy, ["0", "1"] if name == "Mixed" else parameters(strategy)))
     found.append(("Sampling", kv.Sampling, parameters(kv.Sampling)))
     found.append(("models.nano", kv.models.nano, ["draft"]))
     found.append(("gather", kv.gather, ["0", "1"]))
@@ -110,7 +110,7 @@ def draw(rng: random.Random, target: Target, others: list[Any], folder: Path) ->
                 "branches": {"one": others[0]},
             }
             if required != "variables":
-                arguments[required] = {**fallback, **REQUIRED}[required]
+                arguments[required] = {**fallback, **REQUIRED}.get(required, "x")
     if name in ("Branch.generate", "Branch.stream"):
         arguments.setdefault("max_tokens", 3)
         if isinstance(arguments["max_tokens"], int) and arguments["max_tokens"] > 3:

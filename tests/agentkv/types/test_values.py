@@ -31,7 +31,7 @@ ROWS: list[tuple[str, Callable[[Any], Any], str]] = [
     ("a policy's class", lambda ctx: ctx.branch(HI, overflow=kv.overflow.DropOldest), "call it: DropOldest(...)"),
     ("sampling's class", lambda ctx: ctx.branch("x").generate(sampling=kv.Sampling), "call it: Sampling(...)"),
     ("an output's class", lambda ctx: ctx.branch("x").generate(output=kv.Regex), "output is the class Regex"),
-    ("a strategy's class", lambda ctx: ctx.branch("x").generate(speculative=kv.spec.PromptLookup), "call it: PromptLookup"),
+    ("a strategy's class", lambda ctx: ctx.branch("x").generate(speculative=kv.spec.PromptLookup), "call it"),
     ("a grammar", lambda ctx: ctx.branch("x").generate(output=kv.Grammar("=")), "Grammar(lark='=') is no grammar"),
     ("a key of a message", lambda ctx: ctx.branch([{"rol": "user", "content": "x"}]), "has the keys 'rol', 'content'"),
     ("an empty message", lambda ctx: ctx.branch([{}]), "has the keys (none), but it needs a 'role'"),

@@ -108,7 +108,7 @@ class GrammarState:
 
     def forced(self, most: int) -> list[int]:
         """Up to `most` next tokens of which each is the only one that its mask allows."""
-        return self.matcher.compute_ff_tokens()[:most] if most else []
+        return _forced(self.matcher, most)
 
     def grow(self, tokens: list[int], parents: list[int], most: int) -> Growth:
         """Fits a draft to the grammar, with up to `most` nodes added."""
@@ -177,7 +177,7 @@ class _MatcherCursor:
 
     def forced(self, most: int) -> list[int]:
         """Up to `most` next tokens of which each is the only one that its mask allows."""
-        return self.matcher.compute_ff_tokens()[:most] if most else []
+        return _forced(self.matcher, most)
 
     def ends(self, token: int) -> bool:
         """Returns whether this is an end token of the model."""
@@ -186,6 +186,11 @@ class _MatcherCursor:
     def may_end(self) -> bool:
         """Returns whether the output may end here."""
         return self.matcher.is_accepting()
+
+
+def _forced(matcher: LLMatcher, most: int) -> list[int]:
+    tokens: list[int] = matcher.compute_ff_tokens()[:most] if most else []
+    return tokens
 
 
 def _reason(matcher: LLMatcher) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import time
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from . import tokenizer as bpe
 from .batches import Batch, Batches
 from .data import TAUGHT, WIDER, Mix
 from .muon import Muon
+from .schedule import cosine
 
 PAUSE = 30.0  # seconds: an update that took longer was stopped meanwhile, and that time is none of the run's
 
@@ -53,13 +53,8 @@ class Phases:
         if done < self.decay:
             return 1.0
         if done < self.restart:
-            return _cosine((done - self.decay) / (self.restart - self.decay))
-        return self.again * _cosine((done - self.restart) / (1 - self.restart))
-
-
-def _cosine(done: float) -> float:
-    """From 1 to a hundredth."""
-    return 0.01 + 0.99 * (1 + math.cos(math.pi * min(1.0, done))) / 2
+            return cosine((done - self.decay) / (self.restart - self.decay))
+        return self.again * cosine((done - self.restart) / (1 - self.restart))
 
 
 # A trained model learns more: no exercises, and the second fall of the learning rate alone.

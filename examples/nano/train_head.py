@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 import time
 from pathlib import Path
@@ -28,6 +27,7 @@ from .copying_head import plant
 from .data import WIDER
 from .muon import Muon
 from .rollouts import Starts, rollout
+from .schedule import rise_and_fall
 from .target import Target
 
 LESSONS = 0.03  # the share of exercises, as late in the target's own training
@@ -114,13 +114,6 @@ class Trainer:
                 right.append(float(agreed.float().mean()))
         return total / weight, right
 
-    def rate(self, done: float) -> float:
-        """The learning rate, relative to its peak."""
-        if done < WARMUP:
-            return done / WARMUP
-        fallen = max(0.0, min(1.0, (done - DECAY) / (1 - DECAY)))
-        return 0.01 + 0.99 * (1 + math.cos(math.pi * fallen)) / 2
-
     def train_step(self, done: float) -> tuple[float, list[float]]:
         """One update; `done` is the fraction of the run that lies behind."""
         batch = self.batches.take(LESSONS)
@@ -130,7 +123,7 @@ class Trainer:
         torch.nn.utils.clip_grad_norm_(self.head.parameters(), 1.0)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = self.lr * self.rate(done)
+                group["lr"] = self.lr * rise_and_fall(done, WARMUP, DECAY)
             optimizer.step()
             optimizer.zero_grad()
         self.step += 1

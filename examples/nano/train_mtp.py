@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 import shutil
 import time
 from pathlib import Path
@@ -30,6 +29,7 @@ from . import tokenizer as bpe
 from .batches import Batch, Batches
 from .data import WIDER
 from .muon import Muon
+from .schedule import rise_and_fall
 from .target import Target
 
 LESSONS = 0.03  # the share of exercises, as for the draft head
@@ -97,13 +97,6 @@ class Trainer:
         out: Tensor = layer.causal.model(inputs_embeds=mixed, use_cache=False).last_hidden_state
         return out
 
-    def rate(self, done: float) -> float:
-        """The learning rate, relative to its peak."""
-        if done < WARMUP:
-            return done / WARMUP
-        fallen = max(0.0, min(1.0, (done - DECAY) / (1 - DECAY)))
-        return 0.01 + 0.99 * (1 + math.cos(math.pi * fallen)) / 2
-
     def train_step(self, done: float) -> tuple[float, list[float]]:
         """One update; `done` is the fraction of the run that lies behind."""
         batch = self.batches.take(LESSONS)
@@ -113,7 +106,7 @@ class Trainer:
         torch.nn.utils.clip_grad_norm_(self.layer.parameters(), 1.0)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = self.lr * self.rate(done)
+                group["lr"] = self.lr * rise_and_fall(done, WARMUP, DECAY)
             optimizer.step()
             optimizer.zero_grad()
         return float(loss.detach()), right

@@ -35,6 +35,8 @@ from ._types.errors import (
     ToolFailed,
     TooManyBranches,
     TraceError,
+    TurnEnded,
+    TurnStopped,
     WrongEventLoop,
 )
 from ._types.info import ModelInfo, ServerState, Stats, StepRecord
@@ -47,6 +49,7 @@ from .agents import events
 from .agents.agent import Agent
 from .agents.options import Toolset
 from .agents.run_context import RunContext
+from .agents.running import RunningTurn
 from .agents.stream import AgentStream
 from .agents.tool import Retry, Tool, tool
 from .output import Constraint, Grammar, JsonSchema, Regex
@@ -96,6 +99,7 @@ __all__ = [
     "Retry",
     "Run",
     "RunContext",
+    "RunningTurn",
     "Sampling",
     "Saved",
     "ServerState",
@@ -118,6 +122,8 @@ __all__ = [
     "Toolset",
     "TopLogprob",
     "TraceError",
+    "TurnEnded",
+    "TurnStopped",
     "Usage",
     "WrongEventLoop",
     "adapters",

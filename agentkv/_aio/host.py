@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, cast
+from collections.abc import Callable, Coroutine
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from anyio.lowlevel import current_token
 
@@ -32,6 +33,11 @@ class EventLoopHandle(Protocol):
         """Runs `callback` on the loop, from any thread; returns False when the loop is gone."""
         ...
 
+    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> object:
+        """Starts a task of no task group, which must not raise; called on the loop's own thread. Returns the task,
+        for the caller to keep."""
+        ...
+
 
 class _AsyncioHost:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -52,6 +58,9 @@ class _AsyncioHost:
         except RuntimeError:  # the loop is closed
             return False
         return True
+
+    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> object:
+        return self._loop.create_task(work(), name=name)
 
 
 class _TrioHost:
@@ -77,6 +86,11 @@ class _TrioHost:
         except (trio.RunFinishedError, OSError):  # the latter where trio was left by an exception of a signal's
             return False
         return True
+
+    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> object:
+        import trio
+
+        return trio.lowlevel.spawn_system_task(work, name=name, context=copy_context())
 
 
 class StepThread(threading.local):

@@ -16,6 +16,23 @@ class move_on_after:
 
     def __init__(self, seconds: float, *, shield: bool = False) -> None:
         self._scope = anyio.CancelScope(deadline=anyio.current_time() + seconds, shield=shield)
+        self._left: float | None = None  # seconds, while the clock stands
+
+    def cancel(self) -> None:
+        """Cancels what the scope holds, or will hold."""
+        self._scope.cancel()
+
+    def stop_clock(self) -> None:
+        """Stops the time that is left, until `start_clock`."""
+        if self._left is None:
+            self._left = self._scope.deadline - anyio.current_time()
+            self._scope.deadline = math.inf
+
+    def start_clock(self) -> None:
+        """Goes on with the time that was left at `stop_clock`."""
+        if self._left is not None:
+            self._scope.deadline = anyio.current_time() + self._left
+            self._left = None
 
     def __enter__(self) -> None:
         self._scope.__enter__()

@@ -231,9 +231,12 @@ class Context:
         try:
             yield context
         except GeneratorExit:  # a coroutine is torn down with the Context open
+            context._core.background.cancel()
             loop.abandon()
             raise
         finally:
+            if loop.is_here:
+                await loop.wait_shielded(*context._core.background.cancel())
             await loop.stop()
             log.debug("context closed", model=named["model"], steps=context.stats.steps)
 

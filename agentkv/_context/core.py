@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import xxhash
 
+from .._aio.background import BackgroundTasks
 from .._chat.model import ChatModel
 from .._model.options import MOST_POSITIONS
 from .._storage.layout import ModelKey
@@ -39,6 +40,7 @@ class ContextCore:
         compiler: compiles constraints.
         registry: the open branches.
         overflow: default policy of branches.
+        background: tasks that end with the Context.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class ContextCore:
         self.compiler = model.compiler(model.tokenizer, info.vocab_size)
         self.registry = BranchRegistry()
         self.overflow = overflow
+        self.background = BackgroundTasks()
         self._singletons: dict[object, Any] = {}
         self._key: ModelKey | None = None
 

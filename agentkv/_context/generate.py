@@ -43,6 +43,7 @@ class GenerationRequest:
     wait_for_room: bool
     n_generated: int
     n_output: int
+    continues: bool = False
     begun: bytes = b""
     thought: Thought | None = None
 
@@ -58,17 +59,19 @@ class GenerationRequest:
         buffer: int | None = None,
         n_generated: int = 0,
         n_output: int = 0,
+        continues: bool = False,
     ) -> GenerationRequest:
         """Validates a request. Raises InvalidInput for an unsupported output, or one that does not go with the options.
 
         With a `buffer` tokens are handed out as they come, at most `buffer` ahead of the reader. `wait_for_room`: the
         job waits for room, which its awaiting task makes. `n_generated`, `n_output`: number of tokens at the end of the
-        branch that count as this generation's for penalties, and as its output's.
+        branch that count as this generation's for penalties, and as its output's. `continues`: it goes on with the
+        last generation of the branch, which was ended before its end.
         """
         strategy = core.model.speculation.resolve(options.speculative)
         spec = output_spec(output)
         check_thinking(options.thinking, spec.constraint)
-        return cls(branch, core, options, strategy, spec, buffer, wait_for_room, n_generated, n_output)
+        return cls(branch, core, options, strategy, spec, buffer, wait_for_room, n_generated, n_output, continues)
 
     def for_attempt(self, attempt: int) -> GenerationRequest:
         """The request of a retry, with another seed."""
@@ -87,6 +90,8 @@ class GenerationRequest:
 
     def start(self, engine: StepEngine) -> int:
         """Submits the request to the engine, on the engine's thread; returns the job's id."""
+        compiler, description = self.core.compiler, self.thought or self.output.constraint
+        make_constraint = compiler.for_continuation if self.continues else compiler.for_generation
         options = self.core.model.generate_options(
             max_tokens=self.options.max_tokens,
             stop=list(self.options.stop),
@@ -96,7 +101,7 @@ class GenerationRequest:
             emit_ahead=self.buffer or 0,
             wait_for_room=self.wait_for_room,
             drafter=self.core.model.speculation.drafter(self.strategy),
-            constraint=self.core.compiler.for_generation(engine, self.branch, self.thought or self.output.constraint),
+            constraint=make_constraint(engine, self.branch, description),
             top_logprobs=self.options.top_logprobs,
             made=self.n_generated,
             output_made=self.n_output,

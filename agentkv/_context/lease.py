@@ -30,6 +30,7 @@ class TurnLease:
     `keep` it stays as the block left it.
 
     Attributes:
+        keep: whether the branch stays as a block leaves it that raises.
         start: number of tokens from before the block that are still in the branch.
         n_messages_dropped: number of messages from before the block that were dropped to make room.
 
@@ -40,7 +41,7 @@ class TurnLease:
         self._handle = handle
         self._loop = handle.loop
         self._state = handle.state
-        self._keep = keep
+        self.keep = keep
         self._length = 0
         self.start = 0
         self.n_messages_dropped = 0
@@ -66,7 +67,7 @@ class TurnLease:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            if kind is not None and not self._keep:
+            if kind is not None and not self.keep:
                 await self._roll_back(waits=kind is not GeneratorExit)
         finally:
             self._state.lease = None

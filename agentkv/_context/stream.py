@@ -58,6 +58,7 @@ class TokenStream(Generic[Out_co]):
         self._taken = 0  # tokens since the last notice
         self._keep = checked_word(keep, "keep", get_args(Keep))
         self._entered = False
+        self._ends = False  # `end` was called
         self._left = False  # nothing is handed out any more
         self._gone = False  # whether the branch was closed when the block ended
         self._read = 0  # number of tokens read
@@ -132,11 +133,22 @@ class TokenStream(Generic[Out_co]):
         """Counts the last `count` tokens handed out as not read: with `keep="read"` they are not kept."""
         self._read -= count
 
+    def end(self) -> None:
+        """Ends the generation where it is. Tokens made until then can still be read, and stay. Idempotent."""
+        if not self._ends:
+            self._ends = True
+            self._loop.revoke(self._job)
+
+    @property
+    def was_ended(self) -> bool:
+        """Whether the generation, which has ended, was ended by `end`."""
+        return self._ends and self._finished is not None and self._finished.finish_reason == "cancelled"
+
     def first(self, count: int) -> Generation[Any]:
         """The generation cut to its first `count` tokens, once it has ended."""
         if self._finished is None:
             return self._job.result()
-        return self._request.truncated(self._finished, count)
+        return self._request.truncated(self._finished, min(count, len(self._finished.tokens)))
 
     def _check_entered(self) -> None:
         if not self._entered:

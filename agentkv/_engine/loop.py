@@ -196,6 +196,11 @@ class StepLoop:
         """Whether the Context is inside its block."""
         return self._open
 
+    @property
+    def is_here(self) -> bool:
+        """Whether the Context is open, on the caller's event loop."""
+        return self._open and self._event_loop.is_current()
+
     def check_open(self) -> None:
         """Raises ContextClosed once the Context is closed, WrongEventLoop on another event loop than its own."""
         if not self._open:

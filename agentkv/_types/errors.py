@@ -156,6 +156,14 @@ class RepeatedCall(LimitReached):
     """A turn repeated the same call, though it had been given the result and then a refusal."""
 
 
+class TurnStopped(AgentKVError):
+    """A turn was ended by `stop`, or with its Context; `run` has the record of what it did."""
+
+
+class TurnEnded(AgentKVError):
+    """A turn that has ended, or ended before it could take up what was asked of it."""
+
+
 # The error for each class of the runtime's, and what to do where its message does not say it. By name: the native
 # module is loaded when the first model is opened.
 PUBLIC: dict[str, tuple[type[AgentKVError], str]] = {

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, NamedTuple, cast
 
 from typing_extensions import TypeVar
@@ -94,6 +95,24 @@ class Generation(Generic[Out_co]):
 def fault_of(generation: Generation[Any]) -> Exception | None:
     """The error that `Generation.output` raises; None if it has a value."""
     return generation._fault
+
+
+def joined(parts: Sequence[Generation[Out_co]]) -> Generation[Out_co]:
+    """One generation of those that continued each other."""
+    if len(parts) == 1:
+        return parts[0]
+    first, last = parts[0], parts[-1]
+    tokens = [token for part in parts for token in part.tokens]
+    return replace(
+        last,
+        text="".join(part.text for part in parts),
+        tokens=tokens,
+        logprobs=[logprob for part in parts for logprob in part.logprobs],
+        top_logprobs=[top for part in parts for top in part.top_logprobs],
+        usage=Usage(first.usage.prompt_tokens, len(tokens)),
+        seconds=sum(part.seconds for part in parts),
+        first_token_seconds=next((part.first_token_seconds for part in parts if part.tokens), 0.0),
+    )
 
 
 @dataclass(frozen=True, slots=True)

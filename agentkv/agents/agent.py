@@ -21,6 +21,7 @@ from .._types.errors import InvalidInput
 from .._types.show import preview
 from .answer_format import AnswerFormat
 from .approval import Approve, approver_of
+from .control import TurnControl
 from .options import (
     AfterCall,
     AgentKwargs,
@@ -33,11 +34,12 @@ from .options import (
     checked_tools,
 )
 from .run_context import RunContext
+from .running import RunningTurn
 from .steering import MESSAGE_TOKENS, Steer, Steering, ToolChoice
 from .stream import AgentStream
 from .sub_agent import sub_agent
 from .tool import Tool
-from .tool_runner import ToolEnvironment, ignore_event
+from .tool_runner import Heard, ToolEnvironment, ignore_event
 from .trunks import TrunkCache, warn_missing_tools
 from .turn import Turn
 
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
     from .._types.run import Run, Step
     from .._types.sampling import Sampling
     from ..output.grammar import GrammarSource
-    from .tool_runner import Ask, Emit, IsUnread
+    from .tool_runner import Ask, Emit
 
 Deps = TypeVar("Deps", contravariant=True, default=None)
 Out = TypeVar("Out", covariant=True, default=str)
@@ -288,10 +290,54 @@ class Agent(Generic[Deps, Out]):
         """
         steering = self._steered(steer)
         return AgentStream(
-            lambda emit, ask, is_unread: self._turn(branch, deps, steering, emit, ask, is_unread),
+            lambda emit, ask, is_unread, control: self._turn(
+                branch, deps, steering, emit, ask, control, is_unread=is_unread
+            ),
             lambda turn: turn.run(as_messages(prompt), keep_partial),
             approve,
             waits=keep_partial,
+        )
+
+    @overload
+    def start(
+        self: Agent[None, Out],
+        branch: Branch,
+        prompt: Prompt | None = None,
+        *,
+        deps: None = None,
+        **how: Unpack[RunKwargs],
+    ) -> RunningTurn[Out]: ...
+    @overload
+    def start(
+        self,
+        branch: Branch,
+        prompt: Prompt | None = None,
+        *,
+        deps: Deps,
+        **how: Unpack[RunKwargs],
+    ) -> RunningTurn[Out]: ...
+
+    def start(
+        self,
+        branch: Branch,
+        prompt: Prompt | None = None,
+        *,
+        deps: Any = None,
+        approve: Approve | None = None,
+        keep_partial: bool = False,
+        **steer: Unpack[Steer],
+    ) -> RunningTurn[Out]:
+        """Starts a turn as `run` takes it, in a task of its own: `run = agent.start(branch, "...")`, later `await run`.
+
+        Meanwhile it can be steered, paused, resumed and stopped. It runs until it ends, even where what this returns is
+        dropped, or until the Context does, which ends it and waits for that. Raises InvalidInput, BranchBusy,
+        BranchClosed and ContextClosed at once; all else is raised by awaiting the turn.
+        """
+        steering, messages, ask = self._steered(steer), as_messages(prompt), approver_of(approve)
+        _check_branch(branch)
+        return RunningTurn[Out](branch).start(
+            lambda task, control: self._turn(branch, deps, steering, task.tell, ask, control, is_heard=task.is_heard),
+            lambda turn: turn.run(messages, keep_partial),
         )
 
     @overload
@@ -341,13 +387,16 @@ class Agent(Generic[Deps, Out]):
         return replace(self.steering, **steer) if steer else self.steering
 
     async def _turn(
-        self, branch: Branch, deps: Any, steering: Steering, emit: Emit, ask: Ask, *is_unread: IsUnread
+        self,
+        branch: Branch,
+        deps: Any,
+        steering: Steering,
+        emit: Emit,
+        ask: Ask,
+        control: TurnControl | None = None,
+        **heard: Unpack[Heard],
     ) -> Turn[Out]:
-        if not isinstance(branch, Branch):
-            raise InvalidInput(
-                f"branch is {preview(branch)}, but it must be a Branch; `await agent.trunk(ctx)` makes one"
-            )
-        handle_of(branch).check_free()
+        _check_branch(branch)
         tools = await self._all_tools()
         context = RunContext(deps, branch, self, _ask=ask)
         core = handle_of(branch).core
@@ -355,13 +404,20 @@ class Agent(Generic[Deps, Out]):
         steering.check(self, by_name)
         warn_missing_tools(branch, by_name)
         environment = ToolEnvironment(
-            by_name, context, core.singleton(ToolThreads), core.chat.tokenizer, emit, ask, *is_unread
+            by_name, context, core.singleton(ToolThreads), core.chat.tokenizer, emit, ask, **heard
         )
-        return Turn(self, branch, environment, steering)
+        return Turn(self, branch, environment, steering, control or TurnControl())
 
     async def _all_tools(self) -> tuple[Tool[Any, ..., Any], ...]:
         further = [tool for toolset in self.toolsets for tool in await toolset.tools()]
         return checked_tools([*self.tools, *further])
+
+
+def _check_branch(branch: object) -> None:
+    """Raises InvalidInput for what is no Branch; as its verbs do for one that takes no turn now."""
+    if not isinstance(branch, Branch):
+        raise InvalidInput(f"branch is {preview(branch)}, but it must be a Branch; `await agent.trunk(ctx)` makes one")
+    handle_of(branch).check_free()
 
 
 type.__setattr__(Agent, "__init__", known_keywords(vars(Agent)["__init__"]))  # which the dataclass made

@@ -51,6 +51,11 @@ class AnswerFormat(Generic[Out]):
         """The message that asks a model for its answer, near the end of a turn."""
         return ANSWER_NOW if self._constraint is None else VALUE_NOW
 
+    @property
+    def is_text(self) -> bool:
+        """Whether answers are free text."""
+        return self._constraint is None and not self._plans
+
     def definitions(self, tools: Sequence[Tool[Any, ..., Any]]) -> list[Mapping[str, Any]]:
         """Tool definitions for the prompt; with style "plan" including the answer. Raises InvalidInput on its name."""
         definitions: list[Mapping[str, Any]] = [tool.definition for tool in tools]

@@ -19,6 +19,7 @@ __all__ = [
     "ReasoningDelta",
     "Retried",
     "RolledBack",
+    "Steered",
     "TextDelta",
 ]
 
@@ -54,7 +55,8 @@ class Retried:
 
 @dataclass(frozen=True, slots=True)
 class RolledBack:
-    """A rollback of the branch: to the start of a turn that failed, or to before an output that was refused.
+    """A rollback of the branch: to the start of a turn that failed, to before an output that was refused, or to the
+    last whole sentence of a message that words came into at once.
 
     Attributes:
         length: tokens of the branch after the rollback.
@@ -63,6 +65,21 @@ class RolledBack:
 
     length: int
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Steered:
+    """Words of `steer` are on the branch, as a user's message.
+
+    Attributes:
+        text: the words.
+        at_once: whether they were to enter at once.
+        kept: text of the message under way that stays before them; "" where they entered between messages.
+    """
+
+    text: str
+    at_once: bool
+    kept: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -113,5 +130,5 @@ class Finished:
 
 
 Event: TypeAlias = (
-    TextDelta | ReasoningDelta | CallStarted | CallFinished | Retried | RolledBack | ApprovalAsked | Finished
+    TextDelta | ReasoningDelta | CallStarted | CallFinished | Retried | RolledBack | Steered | ApprovalAsked | Finished
 )

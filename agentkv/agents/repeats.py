@@ -59,6 +59,10 @@ class Repeats:
         if not call.repeatable:
             self._now.setdefault(_said(call.request), call)
 
+    def drop(self, call: ToolCallRunner) -> None:
+        """Forgets a call of the current message that was taken back."""
+        self._now = {said: each for said, each in self._now.items() if each is not call}
+
     def end_message(self) -> tuple[str, int]:
         """Ends a message whose calls have ended. Returns its most repeated call: its name and the number of repeats."""
         now, self._now = self._now, {}

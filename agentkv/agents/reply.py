@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -13,11 +14,17 @@ from agentkv_runtime.formats.parsed import CallClosed, Delta, ParsedCall, Parsed
 from .._context.generate import GenerationRequest
 from .._context.handle import handle_of
 from .._context.stream import DEFAULT_BUFFER, TokenStream
-from .._model.generate_options import GenerateOptions
+from .._model.generate_options import MOST_TOKENS, GenerateOptions
+from .._types.checks import checked_count
 from .._types.errors import BranchClosed, ContextFull, PositionsExhausted
+from .._types.results import joined
+from .events import RolledBack
 from .repetition import Repetition
+from .sentences import ends_of_sentences
 
 if TYPE_CHECKING:
+    from array import array
+
     from .._chat.reply import ReplyParser
     from .._context.branch import Branch
     from .._types.results import Generation
@@ -35,6 +42,7 @@ class MessageReply:
     Attributes:
         message: content, reasoning and calls.
         generation: tokens of the message.
+        was_cut: whether words that enter at once ended it.
     """
 
     message: ParsedMessage
@@ -42,56 +50,48 @@ class MessageReply:
 
     def __init__(self, turn: Turn[Any], branch: Branch, rules: CallRules, attempt: int) -> None:
         self._turn = turn
-        self._attempt = attempt
         self._branch = branch
         self._rules = rules
         self._chat = handle_of(branch).core.chat
+        self._start = len(branch)
+        self._prefix = self._chat.begun_in(handle_of(branch).state.tokens)
+        self._options = self._checked_options(attempt)
         self._repetition = Repetition()
+        self._parts: list[TokenStream[Any]] = []
+        self._n_read = 0  # tokens that the parser has
+        self._n_delivered = 0  # those of them whose deltas the reader has
         self._is_unread = False  # the reader has not got what it was told last
+        self.was_cut = False
 
-    async def read(self, written: Written) -> None:
-        """Generates the message to its end.
+    async def read(self, written: Written, n_begun: Callable[[], int]) -> None:
+        """Generates the message to its end, or until words are to enter at once.
 
         Calls `written(call, whole)` for each call that is complete or never will be; `whole` says whether the message
-        is complete. Where it is not, `written` may raise EndOfCalls, which ends the message there.
+        is complete. Where it is not, `written` may raise EndOfCalls, which ends the message there. `n_begun` returns
+        how many calls a message keeps that words cut short: through the last one that has begun.
 
         Raises LimitReached or ContextFull for a message that is cut short, BranchClosed where the branch is closed.
         """
-        turn, before, n_read, n_delivered, calls = self._turn, len(self._branch), 0, 0, None
+        turn, calls = self._turn, None
         turn.text = ""
-        prefix = self._chat.begun_in(handle_of(self._branch).state.tokens)
-        parser = self._parser(prefix)
-        stream = self._stream(prefix)
-        most = 1 if turn.environment.has_listener else None
+        parser = self._parser()
         try:
-            async with stream as tokens:
-                while batch := await tokens.batch(most):
-                    n_read += len(batch)
-                    deltas = parser.feed_ids(token.id for token in batch)
-                    try:
-                        await self._tell(deltas, written, whole=False)
-                    except BaseException:
-                        if self._is_unread:
-                            tokens.unread(n_read - n_delivered)
-                            n_read = n_delivered
-                            turn.text = turn.text.removesuffix(_text_of(deltas))
-                        raise
-                    n_delivered = n_read if deltas else n_delivered
-                    if self._repetition.take(token.id for token in batch):
-                        break
+            await self._generate(parser, written)
         except EndOfCalls as end:
             calls = end.calls
         except BaseException:
             with suppress(FormatError):
-                rest = parser.feed_ids(handle_of(self._branch).state.tokens[before + n_read :])
+                rest = parser.feed_ids(handle_of(self._branch).state.tokens[self._start + self._n_read :])
                 turn.text += _text_of(rest)
             raise
         finally:
-            turn.generated += len(self._branch) - before
+            turn.generated += len(self._branch) - self._start
+        if calls is None and self.was_cut:
+            calls = n_begun()
         if calls is not None:
-            await self._end_behind(calls, stream, prefix, before)
+            await self._end_early(calls)
             return
-        self.generation = stream.generation
+        self.generation = self._generated()
         if self._repetition.period:
             self.generation = replace(self.generation, finish_reason="repetition")
         self._check_whole()
@@ -100,51 +100,140 @@ class MessageReply:
         self._chat.habits.saw(self.message.calls)
         turn.text = self.message.content
 
-    async def _end_behind(self, calls: int, stream: TokenStream[Any], prefix: str, start: int) -> None:
-        """Cuts the message after its first `calls` calls, and rolls back the tokens that follow."""
-        parser = self._parser(prefix)
-        tokens, count = handle_of(self._branch).state.tokens[start:], 0
+    async def _generate(self, parser: ReplyParser, written: Written) -> None:
+        """Generates the message, in as many parts as pauses make of it."""
+        control = self._turn.control
+        while True:
+            await control.gate()
+            if control.interrupts:
+                self.was_cut = True
+                return
+            stream = self._stream(len(self._branch) - self._start)
+            self._parts.append(stream)
+            if await self._read_part(stream, parser, written):
+                self.was_cut = True
+                return
+            if self._repetition.period or not stream.was_ended or self._branch.closed:
+                return
+
+    async def _read_part(self, stream: TokenStream[Any], parser: ReplyParser, written: Written) -> bool:
+        """Returns whether words are to enter behind what the listener has heard."""
+        turn = self._turn
+        most = 1 if turn.environment.has_listener else None
+        self._n_delivered = self._n_read  # what an earlier part has of the message stays
+        async with stream as tokens:
+            with turn.control.generating(tokens.end):
+                while batch := await tokens.batch(most):
+                    self._n_read += len(batch)
+                    deltas = parser.feed_ids(token.id for token in batch)
+                    try:
+                        await self._tell(deltas, written, whole=False)
+                    except BaseException:
+                        if self._is_unread:
+                            tokens.unread(self._n_read - self._n_delivered)
+                            self._n_read = self._n_delivered
+                            turn.text = turn.text.removesuffix(_text_of(deltas))
+                        raise
+                    self._n_delivered = self._n_read if deltas else self._n_delivered
+                    if self._repetition.take(token.id for token in batch):
+                        return False
+                    if turn.environment.has_listener and turn.control.interrupts:
+                        return True
+        return False
+
+    async def _end_early(self, calls: int) -> None:
+        """Cuts the message after its first `calls` calls, or if there are none after its last whole sentence, and rolls
+        back the tokens that follow."""
+        tokens = handle_of(self._branch).state.tokens[self._start :]
+        count = self._end_of_calls(tokens, calls) if calls else self._end_of_sentence(tokens)
+        parser = self._parser()
+        parser.feed_ids(tokens[:count])
+        self.message = parser.finish()
+        self._chat.habits.saw(self.message.calls)
+        self._turn.taken_back += len(tokens) - count
+        self._turn.text = self.message.content
+        if self._parts:
+            self.generation = replace(self._generated(count), finish_reason="stop")
+            await self._branch.rollback(self._start + count)
+        if self.was_cut and count < len(tokens):
+            await self._turn.environment.tell(RolledBack(self._start + count, "words enter at once"))
+
+    def _generated(self, count: int | None = None) -> Generation:
+        """The generation of all parts, or of their first `count` tokens."""
+        if count is None:
+            return joined([part.generation for part in self._parts])
+        generations: list[Generation] = []
+        for part in self._parts:
+            generations.append(part.first(count))
+            count -= len(generations[-1].tokens)
+        return joined(generations)
+
+    def _end_of_calls(self, tokens: array[int], calls: int) -> int:
+        """Number of tokens through the last of the first `calls` calls."""
+        parser, count = self._parser(), 0
         while calls and count < len(tokens):
             deltas = parser.feed_ids(tokens[count : count + 1])
             calls -= sum(isinstance(delta, CallClosed) for delta in deltas)
             count += 1
-        self.message = parser.finish()
-        self._chat.habits.saw(self.message.calls)
-        self.generation = replace(stream.first(count), finish_reason="stop")
-        self._turn.taken_back += len(tokens) - count
-        self._turn.text = self.message.content
-        await self._branch.rollback(start + count)
+        return count
 
-    def _parser(self, prefix: str) -> ReplyParser:
+    def _end_of_sentence(self, tokens: array[int]) -> int:
+        """Number of tokens through the last whole sentence of the text; 0 where none is whole, or no text is asked."""
+        if not self._turn.agent.answers.is_text:
+            return 0
+        parser, text, lengths = self._parser(), "", list[int]()
+        for token in tokens:
+            text += _text_of(parser.feed_ids([token]))
+            lengths.append(len(text))
+        for end in reversed(ends_of_sentences(text)):
+            count = bisect_left(lengths, end) + 1
+            if text[:end].strip() and self._says(tokens[:count], text[:end]):
+                return count
+        return 0
+
+    def _says(self, tokens: array[int], text: str) -> bool:
+        """Returns whether tokens are a message of this text, and nothing behind it: a parser may hold text back."""
+        parser = self._parser()
+        parser.feed_ids(tokens)
+        message = parser.finish()
+        return not message.calls and message.content.strip() == text.strip()
+
+    def _parser(self) -> ReplyParser:
         """Reads it. Where no call may be made, what looks like one is text."""
         called = () if self._rules.choice == "none" else self._turn.definitions
-        return self._chat.reply_parser(prefix, called)
+        return self._chat.reply_parser(self._prefix, called)
 
-    def _stream(self, prefix: str) -> TokenStream[Any]:
-        """Token stream of the message.
+    def _checked_options(self, attempt: int) -> GenerateOptions:
+        agent = self._turn.agent
+        options = GenerateOptions.checked(
+            sampling=agent.sampling, speculative=agent.speculative, thinking=agent.thinking
+        )
+        return options if attempt == 1 else options.for_attempt(attempt - 1)
+
+    def _stream(self, n_made: int) -> TokenStream[Any]:
+        """Token stream of the message, behind the `n_made` tokens that it has.
 
         With an event listener, tokens arrive one at a time, and those that were read are kept. Without one, they arrive
         in batches that end where a call may be complete, and all are kept.
         """
         turn, agent, chat = self._turn, self._turn.agent, self._chat
-        left = min(agent.max_tokens - turn.generated, turn.steering.max_message_tokens)
+        left = min(agent.max_tokens - turn.generated, turn.steering.max_message_tokens) - n_made
         if left <= 0:
             raise turn.limit(f"the turn generated {turn.generated} tokens", "max_tokens")
         has_listener = turn.environment.has_listener
         buffer = DEFAULT_BUFFER if has_listener else left
-        core = handle_of(self._branch).core
-        options = GenerateOptions.checked(
-            max_tokens=left, sampling=agent.sampling, speculative=agent.speculative, thinking=agent.thinking
-        )
         request = GenerationRequest.checked(
             self._branch.id,
-            core,
-            options if self._attempt == 1 else options.for_attempt(self._attempt - 1),
-            agent.answers.constraint(chat.format, turn.tools, prefix, self._rules) or str,
+            handle_of(self._branch).core,
+            replace(self._options, max_tokens=checked_count(left, "max_tokens", 1, MOST_TOKENS)),
+            agent.answers.constraint(chat.format, turn.tools, self._prefix, self._rules) or str,
             wait_for_room=handle_of(self._branch).makes_room,
             buffer=buffer,
+            n_generated=n_made,
+            continues=bool(self._parts),
         )
-        wake_tokens = None if has_listener else _AtTimes(chat.call_end_tokens if turn.tools else frozenset())
+        ends = chat.call_end_tokens if turn.tools else frozenset()
+        wake_tokens = None if has_listener else _AtTimes(ends, turn.environment.is_heard)
         return TokenStream(self._branch, request, buffer, "read" if has_listener else "made", wake_tokens)
 
     async def _tell(self, deltas: Iterable[Delta], written: Written, *, whole: bool) -> None:
@@ -203,15 +292,16 @@ class EndOfCalls(Exception):
 
 
 class _AtTimes(Container[int]):
-    """Container of these tokens, and of every `_LOOKED_AT`-th token that is looked up."""
+    """Container of these tokens, and of every `_LOOKED_AT`-th token that is looked up; of all while `is_heard`."""
 
-    def __init__(self, tokens: Container[int]) -> None:
+    def __init__(self, tokens: Container[int], is_heard: Callable[[], bool]) -> None:
         self._tokens = tokens
+        self._is_heard = is_heard
         self._n_asked = 0
 
     def __contains__(self, token: object) -> bool:
         self._n_asked += 1
-        return self._n_asked % _LOOKED_AT == 0 or token in self._tokens
+        return self._n_asked % _LOOKED_AT == 0 or token in self._tokens or self._is_heard()
 
 
 def _text_of(deltas: Iterable[Delta]) -> str:

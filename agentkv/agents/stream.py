@@ -13,7 +13,8 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from .._aio.tasks import FirstErrorGroup
 from .._types.errors import AgentKVError, BranchBusy
 from .approval import Approve, approver_of
-from .events import ApprovalAsked, Event, Finished, ReasoningDelta, TextDelta
+from .control import SteerableTurn, TurnControl
+from .events import ApprovalAsked, Event, Finished, ReasoningDelta, RolledBack, TextDelta
 
 if TYPE_CHECKING:
     from .._types.run import Run
@@ -25,13 +26,15 @@ Out_co = TypeVar("Out_co", covariant=True)
 _AHEAD = 64  # events that a turn may be ahead of its reader
 
 
-class AgentStream(Generic[Out_co]):
+class AgentStream(SteerableTurn, Generic[Out_co]):
     """An async context manager and iterator of `kv.events`, made by `Agent.stream`.
 
     The turn runs in its own task, at most 64 events ahead of the reader. An error of the turn is raised to the reader.
     Leaving the block before `Finished` was read cancels the turn and rolls its branch back. With `keep_partial` the
     turn waits for its reader, and the branch keeps exactly the text that was read. Calls of a complete message have
     their results there, or a note that they were cancelled.
+
+    `steer`, `pause`, `resume` and `stop` act on the turn, from this task or from others.
     """
 
     _send: MemoryObjectSendStream[Event]  # both are set by __aenter__
@@ -39,12 +42,13 @@ class AgentStream(Generic[Out_co]):
 
     def __init__(
         self,
-        begin: Callable[[Emit, Ask, IsUnread], Awaitable[Turn[Out_co]]],
+        begin: Callable[[Emit, Ask, IsUnread, TurnControl], Awaitable[Turn[Out_co]]],
         play: Callable[[Turn[Out_co]], Awaitable[Run[Out_co]]],
         approve: Approve | None,
         waits: bool,
     ) -> None:
         """Private: use `Agent.stream`."""
+        super().__init__()
         self._begin = begin
         self._play = play
         self._ask = self._show if approve is None else approver_of(approve)
@@ -64,7 +68,7 @@ class AgentStream(Generic[Out_co]):
     async def __aenter__(self) -> AgentStream[Out_co]:
         if self._group is not None:
             raise AgentKVError("this stream was entered before; call `agent.stream` again for another turn")
-        self._turn = turn = await self._begin(self._tell, self._ask, self._is_unread)
+        self._turn = turn = await self._begin(self._tell, self._ask, self._is_unread, self._control)
         self._send, self._receive = anyio.create_memory_object_stream[Event](_AHEAD)
         self._group = await self._together.__aenter__()
         self._group.start_soon(self._take, turn)
@@ -81,6 +85,7 @@ class AgentStream(Generic[Out_co]):
             return await self._together.__aexit__(kind, error, traceback)
         finally:
             self._over = True
+            self._control.over.set()
             self._send.close()
             self._receive.close()
 
@@ -130,9 +135,12 @@ class AgentStream(Generic[Out_co]):
                 self._error = error
             finally:
                 self._ended.set()
+                self._control.over.set()
             self._over = True
 
     async def _tell(self, event: Event) -> None:
+        if self._control.stopped and isinstance(event, RolledBack):
+            return  # nobody need read on for the turn to end
         self._back = anyio.Event()
         self._pending.append(event)
         await self._send.send(event)

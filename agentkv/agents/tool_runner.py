@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio import to_thread
 from pydantic_core import PydanticSerializationError, to_jsonable_python
+from typing_extensions import TypedDict
 
 from .._types.errors import ToolFailed
 from .._types.log import log
@@ -114,6 +115,17 @@ def _unobserved(event: Event) -> None:
     pass
 
 
+def _unheard() -> bool:
+    return False
+
+
+class Heard(TypedDict, total=False):
+    """Fields of a ToolEnvironment that say who hears the turn's events."""
+
+    is_unread: IsUnread
+    is_heard: Callable[[], bool]
+
+
 @dataclass(frozen=True, slots=True)
 class ToolEnvironment:
     """Services that the calls of one turn share.
@@ -128,6 +140,7 @@ class ToolEnvironment:
         is_unread: returns whether the listener has not received an emitted event.
         observe: sends an event to the observers of the Context.
         rules: rules for the message that makes the calls.
+        is_heard: returns whether anybody hears the events of a turn that waits for no listener.
     """
 
     tools: Mapping[str, Tool[Any, ..., Any]]
@@ -139,11 +152,12 @@ class ToolEnvironment:
     is_unread: IsUnread = _never_unread
     observe: Callable[[Event], None] = field(default=_unobserved, kw_only=True)
     rules: CallRules = field(default=CallRules(), kw_only=True)
+    is_heard: Callable[[], bool] = field(default=_unheard, kw_only=True)
 
     @property
     def has_listener(self) -> bool:
-        """Whether the turn has an event listener."""
-        return self.emit is not ignore_event
+        """Whether the turn has an event listener that it waits for."""
+        return self.emit is not ignore_event and self.is_heard is _unheard
 
     async def tell(self, event: Event) -> None:
         """Sends an event to the observers and to the listener."""

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import anyio
 from agentkv_runtime.formats.shown_calls import shown_call
 
-from .._aio.scope import move_on_after
 from .._aio.tasks import FirstErrorGroup, maybe_await
 from .._context.branch import Branch
 from .._context.handle import handle_of
 from .._context.lease import TurnLease
 from .._state.observers import TurnInfo
-from .._types.errors import InvalidInput, InvalidRollback, LimitReached, OutputInvalid, RepeatedCall
+from .._types.errors import AgentKVError, InvalidInput, InvalidRollback, LimitReached, OutputInvalid, RepeatedCall
 from .._types.log import log
 from .._types.results import Usage
 from .._types.run import MISSING, CallRecord, CallRequest, Run, Step
 from .._types.show import safe_str
 from .call_decision import call_probability
-from .events import Finished, Retried, RolledBack
+from .control import TurnControl
+from .events import Finished, Retried, RolledBack, Steered
 from .repeats import Repeats, echoes_note
 from .reply import EndOfCalls, MessageReply
 from .steering import CallRules, Steering, checked_choice
@@ -79,7 +79,7 @@ class Round(Generic[Out]):
         try:
             return await self._answered()
         except BaseException as error:
-            if self._calls_are_open and self._turn.keeps and not isinstance(error, GeneratorExit):
+            if self._calls_are_open and self._turn.control.keep and not isinstance(error, GeneratorExit):
                 with anyio.CancelScope(shield=True), suppress(Exception):
                     await self._enter_results()  # so that a later turn knows what the tools did
             raise
@@ -88,6 +88,9 @@ class Round(Generic[Out]):
         attempt = 1
         while True:
             reply = await self._reply(attempt)
+            if reply.was_cut and not self._calls:
+                await self._let_words_in(reply.message.content)
+                continue
             if self._calls:
                 await self._enter_results()
                 records = tuple(call.finished for call in self._calls)
@@ -116,7 +119,9 @@ class Round(Generic[Out]):
         """Generates the model's message, and returns it once all of its calls have ended."""
         async with FirstErrorGroup() as group:
             reply = MessageReply(self._turn, self._branch, self._environment.rules, attempt)
-            await reply.read(lambda call, whole: self._written(call, whole, group))
+            await reply.read(lambda call, whole: self._written(call, whole, group), self._n_begun)
+            if reply.was_cut:
+                self._drop_calls(self._n_begun())
             self._calls_are_open = bool(self._calls)
             for call in self._calls:
                 self._begin(call, group)
@@ -162,7 +167,27 @@ class Round(Generic[Out]):
             self._begun.add(call)
             group.start_soon(self._run, call)
 
+    def _n_begun(self) -> int:
+        """Number of the message's calls through the last one that has begun."""
+        return max((index + 1 for index, call in enumerate(self._calls) if call in self._begun), default=0)
+
+    def _drop_calls(self, kept: int) -> None:
+        """Forgets the calls of the message behind its first `kept` ones, which were taken back."""
+        for call in self._calls[kept:]:
+            self._turn.calls.remove(call)
+            self._turn.repeats.drop(call)
+        del self._calls[kept:]
+        self._is_over = any(self._turn.steering.is_final(c.request, self._environment.rules) for c in self._calls)
+
+    async def _let_words_in(self, kept: str) -> None:
+        """Has words enter behind what is left of the message; where the branch takes none, that goes as well."""
+        if not await self._turn.enter_words(self._branch, kept) and len(self._branch) > self._start:
+            self._turn.taken_back += len(self._branch) - self._start
+            await self._branch.rollback(self._start)
+        self._start = len(self._branch)
+
     async def _run(self, call: ToolCallRunner) -> None:
+        await self._turn.control.gate()
         await call.run()
         if self._agent.after_call is not None:
             await maybe_await(self._agent.after_call(self._context, call.finished))
@@ -251,14 +276,20 @@ class Turn(Generic[Out]):
         generated: number of tokens generated, including those rolled back.
         taken_back: number of generated tokens that the turn rolled back.
         text: content of the last message, as far as it is written.
-        keeps: whether the work stays on the branch when the turn ends early.
+        control: words that are to enter, pauses, and the end before its end.
         failed: record of a turn that ended early; an empty one otherwise.
     """
 
     def __init__(
-        self, agent: Agent[Any, Out], branch: Branch, environment: ToolEnvironment, steering: Steering
+        self,
+        agent: Agent[Any, Out],
+        branch: Branch,
+        environment: ToolEnvironment,
+        steering: Steering,
+        control: TurnControl,
     ) -> None:
         self.agent = agent
+        self.control = control
         self.steering = steering
         self.tools = tuple(environment.tools.values())
         self.definitions = agent.answers.definitions(self.tools)
@@ -272,7 +303,6 @@ class Turn(Generic[Out]):
         self.generated = 0
         self.taken_back = 0
         self.text = ""
-        self.keeps = False
         self.failed: Run[Out] = Run("", (), (), Usage(len(branch), 0), 0, 0.0)
         self._branch = branch
         self._began = anyio.current_time()
@@ -281,6 +311,7 @@ class Turn(Generic[Out]):
         self._lease: TurnLease | None = None
         self._useful: tuple[Mark, int] | None = None  # after the last calls that ran, with `_stays` at that point
         self._was_asked = False  # for the answer, near the end of the turn
+        self._before_message: Mark | None = None  # under way
 
     async def run(self, prompt: Prompt | None, keep: bool) -> Run[Out]:
         """Runs the whole turn. A turn that ends early rolls the branch back, unless `keep`."""
@@ -291,8 +322,11 @@ class Turn(Generic[Out]):
             else:
                 await branch.extend(prompt)
             while True:
+                await self.control.gate()
+                await self.enter_words(branch)
                 step = await self._round(branch)
-                if step.done:
+                if step.done and not await self._goes_on(branch):
+                    self._take_up_no_more()
                     return self._so_far(branch, step.output)
 
         return await self._transaction(rounds, keep, Finished)
@@ -305,6 +339,38 @@ class Turn(Generic[Out]):
             return await self._round(branch)
 
         return await self._transaction(one, keep)
+
+    async def enter_words(self, branch: Branch, kept: str = "") -> bool:
+        """Extends the branch by the words that wait, each as a user's message, behind the `kept` text of a message that
+        they cut short. Returns whether any entered: words that the branch does not take are refused."""
+        entered = False
+        while words := list(self.control.waiting):
+            try:
+                await branch.extend([{"role": "user", "content": each.text} for each in words])
+            except AgentKVError as error:
+                self._warn_of_lost(len(words), safe_str(error))
+                self.control.settle(words, error)
+                continue
+            self.control.settle(words)
+            self.repeats, self._was_asked, self._useful = Repeats(), False, None  # this is another question
+            self._before_message = branch.mark()
+            entered = True
+            for each in words:
+                await self.environment.tell(Steered(each.text, each.at_once, kept))
+        return entered
+
+    async def _goes_on(self, branch: Branch) -> bool:
+        """Has the words that wait enter behind the answer, where one more message is allowed."""
+        return self.rounds < self.agent.max_rounds and await self.enter_words(branch)
+
+    def _take_up_no_more(self) -> None:
+        if lost := self.control.end():
+            self._warn_of_lost(len(lost), "the turn ended before")
+
+    def _warn_of_lost(self, count: int, why: str) -> None:
+        what = f"{count} message{'s' * (count != 1)} of steer did not enter the turn: {why}"
+        self.warnings.append(what)
+        log.warning(what, branch=self._branch.id)
 
     def rules_for(self, choice: str) -> CallRules:
         """Rules for the next message, given the turn's `choice` ("auto", "required", "none" or the name of a tool)."""
@@ -322,11 +388,11 @@ class Turn(Generic[Out]):
         if self._is_near_end and may_answer and not self._was_asked:
             self._was_asked = True
             await self._ask_for_answer(branch)
-        before = branch.mark()
+        self._before_message = branch.mark()
         step = await Round(self, branch).run()
         if step.done and self._echoes(step.text):
             if may_answer and not self._was_asked:
-                return await self._answer_anew(branch, before)
+                return await self._answer_anew(branch, self._before_message)
             self.warnings.append(
                 "the answer repeats what stands in place of a result; see docs: My model does not call"
             )
@@ -391,11 +457,12 @@ class Turn(Generic[Out]):
     async def _transaction(
         self, work: Callable[[Branch], Awaitable[T]], keep: bool, to_event: Callable[[T], Event] | None = None
     ) -> T:
-        self.keeps = keep
+        self.control.begin(keep)
         self._observers.turn_began(self._info)
         try:
             result = await self._leased(work, keep, to_event)
         except BaseException as error:
+            self._take_up_no_more()  # a turn that did not get its branch, too
             self._observers.turn_ended(self._info, self.rounds, error)
             raise
         self._observers.turn_ended(self._info, self.rounds, None)
@@ -405,29 +472,33 @@ class Turn(Generic[Out]):
         self, work: Callable[[Branch], Awaitable[T]], keep: bool, to_event: Callable[[T], Event] | None
     ) -> T:
         try:
-            async with TurnLease(handle_of(self._branch), keep=keep) as handle:
+            lease = TurnLease(handle_of(self._branch), keep=keep)
+            async with lease as handle:
                 branch = Branch(handle)
-                self._start, self._lease = len(branch.messages), handle.lease
+                self._start, self._lease = len(branch.messages), lease
                 try:
                     result = await self._in_time(work(branch))
                     if to_event is not None:
                         await self.environment.tell(to_event(result))
                     return result
                 except BaseException as error:
+                    self._take_up_no_more()
+                    lease.keep = bool(self.control.keep)
                     self.failed = self._so_far(branch)
                     if isinstance(error, Exception):
                         with suppress(Exception):  # one of the user's that takes no attributes
                             error.run = self.failed  # type: ignore[attr-defined]
                     raise
         except Exception as error:
-            if not keep:
+            if not self.control.keep:
                 await self.environment.tell(RolledBack(len(self._branch), safe_str(error)))
             raise
 
     async def _in_time(self, work: Awaitable[T]) -> T:
         seconds = self.agent.max_seconds
-        with move_on_after(seconds):
+        with self.control.bounds(seconds):
             return await work
+        self.control.check_stopped()
         raise self.limit(
             f"the turn took longer than {seconds:g} s", "max_seconds", "pass a larger max_seconds, or ask for less"
         )

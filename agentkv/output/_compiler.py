@@ -124,6 +124,12 @@ class ConstraintCompiler:
             description = self.continued_thought(engine, branch, description)
         return None if description is None else self.compile(description)
 
+    def for_continuation(
+        self, engine: StepEngine, branch: int, description: Description | None
+    ) -> PythonConstraint | None:
+        """Compiled constraint for a generation that goes on with the branch's last one. On the engine's thread."""
+        return self.for_generation(engine, branch, description)
+
     def continued_thought(self, engine: StepEngine, branch: int, thought: Thought) -> Description | None:
         """Constraint for a generation that may continue a message.
 

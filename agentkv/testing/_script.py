@@ -31,6 +31,7 @@ class Script(ConstraintCompiler):
         self._replies = [] if callable(script) else list(script)
         self._spell = spell
         self._begun = 0
+        self._given: list[PythonConstraint] = []
 
     @property
     def left(self) -> list[Any]:
@@ -47,7 +48,14 @@ class Script(ConstraintCompiler):
         said = own.spoken(said) if isinstance(own, ThinkingRule) else said
         opener = self._core.chat.format.spelling.opener
         name = f"reply {self._begun} of the script"
-        return self.as_native(name, ReplyRule([*said, *tokenizer.eos_ids[:1]], tokenizer, self.vocab_size, own, opener))
+        rule = ReplyRule([*said, *tokenizer.eos_ids[:1]], tokenizer, self.vocab_size, own, opener)
+        self._given.append(self.as_native(name, rule))
+        return self._given[-1]
+
+    def for_continuation(self, engine: StepEngine, branch: int, description: Description | None) -> PythonConstraint:
+        """Constraint to the rest of the branch's last reply."""
+        going = (each for each in reversed(self._given) if engine.goes_on(branch, each))
+        return next(going, None) or self.for_generation(engine, branch, description)
 
     def _reply(self, engine: StepEngine, branch: int) -> Any:
         if self._make is not None:

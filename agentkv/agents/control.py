@@ -1,0 +1,246 @@
+"""Control of a turn in progress: words that enter, pauses, the end before its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import anyio
+
+from .._aio.scope import move_on_after
+from .._types.checks import checked_text
+from .._types.errors import AgentKVError, InvalidInput, TurnEnded, TurnStopped
+from .._types.show import preview
+
+
+class Words:
+    """Result of `steer`. The words wait for their place already; awaiting this waits until they are on the branch.
+
+    Raises TurnEnded where the turn ended before, and the error of a branch that has no room for them.
+
+    Attributes:
+        text: the words.
+        at_once: whether the message under way makes room for them.
+    """
+
+    def __init__(self, text: str, at_once: bool) -> None:
+        """Private: see `SteerableTurn.steer`."""
+        self.text = text
+        self.at_once = at_once
+        self._settled = anyio.Event()
+        self._error: AgentKVError | None = None
+
+    @property
+    def entered(self) -> bool:
+        """Whether they are on the branch."""
+        return self._settled.is_set() and self._error is None
+
+    def settle(self, error: AgentKVError | None = None) -> None:
+        """Private: they are on the branch, or never will be."""
+        self._error = error
+        self._settled.set()
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._wait().__await__()
+
+    async def _wait(self) -> None:
+        await self._settled.wait()
+        if self._error is not None:
+            raise self._error
+
+
+class Ending:
+    """Result of `stop`. Awaiting it waits until the turn has ended, and its branch is free."""
+
+    def __init__(self, over: anyio.Event) -> None:
+        """Private: see `SteerableTurn.stop`."""
+        self._over = over
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._over.wait().__await__()
+
+
+class TurnControl:
+    """What a turn and those who steer it share.
+
+    Attributes:
+        waiting: words that are not on the branch yet, in order.
+        ended: whether the turn takes up nothing any more.
+        stopped: whether the turn was told to end.
+        keep: whether the work of a turn that ends early stays on the branch; None where nobody said so yet.
+        over: set once the turn has ended, and its branch is free.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: list[Words] = []
+        self.ended = False
+        self.stopped = False
+        self.keep: bool | None = None
+        self.over = anyio.Event()
+        self._resumed: anyio.Event | None = None  # while it is paused
+        self._end_part: Callable[[], None] | None = None  # of the message under way
+        self._bounds: move_on_after | None = None
+
+    @property
+    def paused(self) -> bool:
+        """Whether no token is generated and no call begins."""
+        return self._resumed is not None
+
+    @property
+    def interrupts(self) -> bool:
+        """Whether words wait that enter at once."""
+        return any(words.at_once for words in self.waiting)
+
+    def steer(self, text: str, at_once: bool) -> Words:
+        """See `SteerableTurn.steer`."""
+        if not isinstance(text, str) or not text.strip():
+            raise InvalidInput(f"text is {preview(text)}, but it must be the words of a user's message")
+        words = Words(checked_text(text, "text"), bool(at_once))
+        self._check_runs("steer")
+        self.waiting.append(words)
+        if at_once:
+            self._end()
+        return words
+
+    def pause(self) -> None:
+        """See `SteerableTurn.pause`."""
+        self._check_runs("pause")
+        if self._resumed is None:
+            self._resumed = anyio.Event()
+            if self._bounds is not None:
+                self._bounds.stop_clock()
+            self._end()
+
+    def resume(self) -> None:
+        """See `SteerableTurn.resume`."""
+        if self._resumed is not None:
+            self._resumed.set()
+            self._resumed = None
+            if self._bounds is not None:
+                self._bounds.start_clock()
+
+    def stop(self, keep: bool | None) -> None:
+        """See `SteerableTurn.stop`."""
+        if keep is not None and not isinstance(keep, bool):
+            raise InvalidInput(f"keep is {preview(keep)}, but it must be True, False, or None for the turn's own")
+        if not self.ended and not self.stopped:
+            self.stopped = True
+            self.keep = self.keep if keep is None else keep
+            if self._bounds is not None:
+                self._bounds.cancel()
+
+    def begin(self, keep: bool) -> None:
+        """The turn begins; `keep` is what it was asked to, unless it was stopped before."""
+        self.keep = keep if self.keep is None else self.keep
+
+    async def gate(self) -> None:
+        """Waits while the turn is paused."""
+        while self._resumed is not None:
+            await self._resumed.wait()
+
+    def bounds(self, seconds: float) -> move_on_after:
+        """Scope of work that ends after this time, pauses left out, and with `stop`."""
+        self._bounds = bounds = move_on_after(seconds)
+        if self.paused:
+            bounds.stop_clock()
+        if self.stopped:
+            bounds.cancel()
+        return bounds
+
+    def check_stopped(self) -> None:
+        """Raises TurnStopped where the turn was told to end."""
+        if self.stopped:
+            raise TurnStopped("the turn was stopped; `run` of this error has what it did, and another turn goes on")
+
+    @contextmanager
+    def generating(self, end: Callable[[], None]) -> Iterator[None]:
+        """Scope of one part of a message; `end` ends that part for a pause, and for words that enter at once."""
+        self._end_part = end
+        try:
+            if self.paused or self.interrupts:
+                end()
+            yield
+        finally:
+            self._end_part = None
+
+    def settle(self, words: list[Words], error: AgentKVError | None = None) -> None:
+        """These words are on the branch, or never will be."""
+        for each in words:
+            self.waiting.remove(each)
+            each.settle(error)
+
+    def end(self) -> list[Words]:
+        """Takes up nothing any more. Returns the words that never entered."""
+        self.ended = True
+        lost = list(self.waiting)
+        self.settle(lost, TurnEnded("the turn ended before these words could enter; ask them in another turn"))
+        return lost
+
+    def _end(self) -> None:
+        if self._end_part is not None:
+            self._end_part()
+
+    def _check_runs(self, verb: str) -> None:
+        if self.ended or self.stopped:
+            raise TurnEnded(f"{verb} of a turn that has ended; ask on its branch again")
+
+
+class SteerableTurn:
+    """A turn in progress that others steer: `kv.RunningTurn` and `kv.AgentStream`."""
+
+    def __init__(self) -> None:
+        """Private: see `Agent.start` and `Agent.stream`."""
+        self._control = TurnControl()
+
+    @property
+    def paused(self) -> bool:
+        """Whether the turn is paused."""
+        return self._control.paused
+
+    def steer(self, text: str, at_once: bool = False) -> Words:
+        """Has words enter the turn as a user's message, behind those that were said before. Synchronous.
+
+        They enter between two messages of the model: behind the results of calls, and where the message under way turns
+        out to be the answer, behind that: the turn then goes on with another message, if `max_rounds` has one left.
+
+        With `at_once` the message under way is taken back to the end of its last whole sentence, or of the last call
+        that has begun, whichever comes later; without either it is taken back entirely. The words enter there, and the
+        same round goes on. While only tools run, and before the first message, they enter as without it.
+
+        `await run.steer(...)` also waits until the words are on the branch. Those that the turn waits for should not
+        await this: its tools and hooks, and the reader of a stream, which has to read on.
+
+        Raises:
+            TurnEnded: the turn has ended; when awaited, it ended before the words could enter.
+            InvalidInput: no words.
+        """
+        return self._control.steer(text, at_once)
+
+    def pause(self) -> None:
+        """Pauses the turn: no token is generated and no call begins until `resume`. Synchronous and idempotent.
+
+        Calls that run go on to their end. Nothing of a message is lost: `resume` goes on behind its last token, and
+        its tokens are those of an undisturbed turn. `max_seconds` does not count a pause.
+
+        Raises TurnEnded where the turn has ended.
+        """
+        self._control.pause()
+
+    def resume(self) -> None:
+        """Ends a pause. Synchronous and idempotent."""
+        self._control.resume()
+
+    def stop(self, keep: bool | None = None) -> Ending:
+        """Ends the turn: whoever awaits it, or reads its events, gets TurnStopped, whose `run` has what it did.
+        Synchronous and idempotent; does nothing to a turn that has ended.
+
+        `await run.stop()` also waits until the turn has ended.
+
+        Args:
+            keep: whether the work so far stays on the branch, as with `keep_partial`; None as the turn was begun.
+
+        Raises InvalidInput for another `keep`.
+        """
+        self._control.stop(keep)
+        return Ending(self._control.over)

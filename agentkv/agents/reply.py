@@ -188,6 +188,8 @@ class MessageReply:
         for end in reversed(ends_of_sentences(text)):
             count = bisect_left(lengths, end) + 1
             if text[:end].strip() and self._says(tokens[:count], text[:end]):
+                while self._says(tokens[: count - 1], text[:end]):
+                    count -= 1  # the parser held the end of the sentence back, or a space came behind it
                 return count
         return 0
 

@@ -12,7 +12,7 @@ _END = re.compile(
     """,
     re.VERBOSE,
 )
-_NUMBER = re.compile(r"(?:^|\n)[ \t]*\w{1,3}[.)]$")  # of an item of a list, whose sentence comes behind it
+_NUMBER = re.compile(r"(?:^|\n)[ \t]*(?:\d{1,3}|[A-Za-z])[.)]$")  # of an item of a list, whose sentence comes behind it
 
 
 def ends_of_sentences(text: str) -> list[int]:

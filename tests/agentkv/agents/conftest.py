@@ -10,7 +10,14 @@ import pytest
 
 import agentkv as kv
 from examples.nano.tools import SYSTEM, TOOLS
-from tests.agentkv.conftest import OVER, OpenContext, anyio_backend, folder, open_context  # noqa: F401 - fixtures
+from tests.agentkv.conftest import (  # noqa: F401 - fixtures
+    OVER,
+    OpenContext,
+    anyio_backend,
+    event_loop_goes_first,
+    folder,
+    open_context,
+)
 from tests.agentkv.remote.over_server import over_server
 
 from .table import Table
@@ -49,6 +56,22 @@ def open_desk() -> OpenDesk:
             yield ctx
 
     return open_desk
+
+
+SlowReplies = Callable[..., AbstractAsyncContextManager[kv.Context]]
+
+
+@pytest.fixture
+def slow_replies(monkeypatch: pytest.MonkeyPatch) -> SlowReplies:
+    """`kv.testing.replies`, one token a step, and the event loop comes round before each."""
+    monkeypatch.setattr("agentkv.testing._script.ReplyState.forced", lambda state, most: [])
+
+    @asynccontextmanager
+    async def slow_replies(script: Any, **options: Any) -> AsyncIterator[kv.Context]:
+        async with event_loop_goes_first(), kv.testing.replies(script, **options) as ctx:
+            yield ctx
+
+    return slow_replies
 
 
 @pytest.fixture

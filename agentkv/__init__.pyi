@@ -55,6 +55,7 @@ from .agents.tool import Retry, Tool, tool
 from .output import Constraint, Grammar, JsonSchema, Regex
 from .sync.branch import SyncBranch
 from .sync.context import SyncContext
+from .sync.running import SyncTurn
 from .sync.stream import SyncStream
 
 __version__: str
@@ -112,6 +113,7 @@ __all__ = [
     "SyncBranch",
     "SyncContext",
     "SyncStream",
+    "SyncTurn",
     "Token",
     "TokenStream",
     "Tokenizer",

@@ -326,6 +326,7 @@ class Turn(Generic[Out]):
                 await self.enter_words(branch)
                 step = await self._round(branch)
                 if step.done and not await self._goes_on(branch):
+                    self.control.check_stopped()  # a cancellation may come too late for the last wait
                     self._take_up_no_more()
                     return self._so_far(branch, step.output)
 

@@ -12,6 +12,7 @@ from .._types.errors import ContextClosed
 from .._types.mark import Mark
 from .._types.message import Message
 from .blocking import BlockingVerb, on_loop
+from .running import SyncTurn
 from .stream import SyncStream
 
 if TYPE_CHECKING:
@@ -90,6 +91,13 @@ class SyncBranch:
     ) -> Run[Out]:
         """Runs a turn of an agent, as `agent.run(branch, ...)` does."""
         return self._loop.wait(agent.run(self.awaited, prompt, deps=deps, **how))
+
+    def start(
+        self, agent: Agent[Any, Out], prompt: Prompt | None = None, *, deps: Any = None, **how: Unpack[TurnHow]
+    ) -> SyncTurn[Out]:
+        """Starts a turn of an agent, as `agent.start(branch, ...)` does."""
+        turn = on_loop(self._loop, lambda: agent.start(self.awaited, prompt, deps=deps, **how))
+        return SyncTurn(turn, self._loop)
 
     def mark(self, name: str | None = None) -> Mark:
         """Marks the current end of the branch, as `Branch.mark` does."""

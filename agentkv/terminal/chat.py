@@ -22,9 +22,12 @@ from .answer import AnswerView
 from .session import ChatSession
 
 if TYPE_CHECKING:
+    from ..agents.control import Words
+    from ..agents.stream import AgentStream
     from .keys import TypedAhead
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
+AT_ONCE = "!"  # before a line that enters at once
 HOW_TO_LEAVE = "Ctrl-D or /quit leaves, /help lists commands"
 
 
@@ -136,10 +139,43 @@ def told(error: Exception) -> str:
     return str(error)
 
 
+class SteeringLines:
+    """Lines that are typed while a turn runs, and steer it."""
+
+    def __init__(self) -> None:
+        self._sent: list[tuple[str, Words]] = []
+
+    @property
+    def waiting(self) -> int:
+        """Number of lines that have not entered yet."""
+        return sum(not words.entered for _, words in self._sent)
+
+    @contextmanager
+    def steering(self, turn: AgentStream[str], typed: TypedAhead | None) -> Iterator[None]:
+        """Has lines enter a turn for the length of a block; the next prompt gets those that did not."""
+        if typed is None:
+            yield
+            return
+
+        def takes(line: str) -> bool:
+            at_once = line.startswith(AT_ONCE)
+            try:
+                self._sent.append((line, turn.steer(line.removeprefix(AT_ONCE), at_once)))
+            except AgentKVError:  # the turn has just ended, or there is nothing behind the mark
+                return False
+            return True
+
+        try:
+            with typed.lines_to(takes):
+                yield
+        finally:
+            typed.give_back([line for line, words in self._sent if not words.entered])
+
+
 async def _answer(talk: ChatSession, message: str, console: Console, typed: TypedAhead | None) -> None:
-    begun: set[str] = set()
-    with _shown_with(typed, console) as answer:
-        async with talk.ask(message) as turn:
+    begun, lines, turn = set[str](), SteeringLines(), talk.ask(message)
+    with _shown_with(typed, lines, console) as answer, lines.steering(turn, typed):
+        async with turn:
             async for event in turn:
                 match event:
                     case events.TextDelta(text):
@@ -157,21 +193,28 @@ async def _answer(talk: ChatSession, message: str, console: Console, typed: Type
                         answer.note(f"<- {call.name}: {call.content}")
                     case events.Retried(what, why):
                         answer.note(f"{what} failed, and is tried again: {why}")
+                    case events.RolledBack(_, why):
+                        answer.note(f"(taken back: {why})")
+                    case events.Steered(text):
+                        answer.note(f"> {text}")
                     case events.Finished(run):
                         for warning in run.warnings:
                             answer.note(warning)
 
 
 @contextmanager
-def _shown_with(typed: TypedAhead | None, console: Console) -> Iterator[AnswerView]:
-    """View of an answer; its status line shows how to stop it, and the text typed ahead."""
+def _shown_with(typed: TypedAhead | None, lines: SteeringLines, console: Console) -> Iterator[AnswerView]:
+    """View of an answer; its status line shows how to stop and to steer it, and the text typed ahead."""
     if typed is None:
         with AnswerView(console) as answer:
             yield answer
         return
 
     def below() -> str:
-        return f"> {typed.shown}  (Ctrl-C stops, and drops this)" if typed.shown else "Ctrl-C stops"
+        waiting = f"{lines.waiting} to enter; " if lines.waiting else ""
+        if typed.shown:
+            return f"> {typed.shown}  ({waiting}Ctrl-C stops, and drops this)"
+        return f"{waiting}Ctrl-C stops; a line enters behind this message, with {AT_ONCE} before it at once"
 
     with AnswerView(console, below) as answer:
         typed.changed = answer.draw

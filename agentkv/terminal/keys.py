@@ -6,8 +6,8 @@ import os
 import re
 import select
 import termios
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 
 import anyio
 from anyio.abc import TaskGroup
@@ -21,6 +21,7 @@ MOST_BYTES = 1 << 16
 MOST_SHOWN = 60  # bytes
 PASTE_SECONDS = 2.0  # from one part of a paste to the next, at most
 _SEQUENCE = re.compile(r"\x1b(\[[0-9;]*[A-Za-z~]|.)?")  # escape sequences of keys such as arrows
+_LINE = re.compile(rb"([^\x00-\x07\x09-\x1f]*)[\r\n]")  # of letters and corrections, and Enter
 _PASTE_BEGINS, _PASTE_ENDS = b"\x1b[200~", b"\x1b[201~"
 
 
@@ -28,7 +29,8 @@ class TypedAhead:
     """Input typed while something else is shown; it goes to the next prompt of `source`, and can be shown meanwhile.
 
     Typed keys keep their meaning: Enter sends. A paste is text with all its line ends, and waits for Enter. Input is
-    read as it comes, so that a Ctrl-C behind it takes effect.
+    read as it comes, so that a Ctrl-C behind it takes effect. Inside `lines_to`, whole lines are handed on at once,
+    until one comes that only a prompt can take: a command, a paste, or one with other keys in it.
     """
 
     def __init__(self, source: Input, output: Output) -> None:
@@ -36,6 +38,7 @@ class TypedAhead:
         self._output = output
         self._typed = b""
         self._key = anyio.Event()
+        self._takes_line: Callable[[str], bool] | None = None
         self.changed: Callable[[], None] = lambda: None  # called when `shown` has changed
 
     @property
@@ -67,6 +70,20 @@ class TypedAhead:
             self._paste(on=False)
             termios.tcsetattr(fd, termios.TCSANOW, before)
 
+    @contextmanager
+    def lines_to(self, takes: Callable[[str], bool]) -> Iterator[None]:
+        """Hands lines on for the length of a block. `takes` returns False for a line that the next prompt is to get."""
+        self._takes_line = takes
+        self._hand_on()
+        try:
+            yield
+        finally:
+            self._takes_line = None
+
+    def give_back(self, lines: Sequence[str]) -> None:
+        """Has the next prompt get lines that were handed on, before all else."""
+        self._typed = "".join(f"{line}\n" for line in lines).encode() + self._typed
+
     def drop(self) -> None:
         """Discards pending input, including the rest of a paste."""
         fd = self._source.fileno()
@@ -79,9 +96,11 @@ class TypedAhead:
         """Discards earlier input, shows a question by `ask`, and returns whether the next key is `y`."""
         self.drop()
         self._key = anyio.Event()
+        takes, self._takes_line = self._takes_line, None
         ask()
         await self._key.wait()
         answer, self._typed = self._typed, b""
+        self._takes_line = takes
         return answer in (b"y", b"Y")
 
     async def _read(self, fd: int, scope: anyio.CancelScope, over: anyio.Event) -> None:
@@ -93,9 +112,17 @@ class TypedAhead:
                         return
                     self._typed += read
                     self._key.set()
+                    self._hand_on()
                     self.changed()
         finally:
             over.set()
+
+    def _hand_on(self) -> None:
+        while self._takes_line is not None and (match := _LINE.match(self._typed)):
+            line = _corrected(match[1].decode(errors="replace")).strip()
+            if line.startswith("/") or (line and not self._takes_line(line)):
+                return
+            self._typed = self._typed[match.end() :]
 
     def _paste(self, on: bool) -> None:
         """Turns bracketed paste on or off."""
@@ -123,6 +150,17 @@ def _waiting(fd: int, before: bytes = b"") -> bytes:
             break
         typed += read
     return typed
+
+
+def _corrected(line: str) -> str:
+    """A line as it is once its backspaces have done their work."""
+    kept: list[str] = []
+    for letter in line:
+        if letter not in "\x08\x7f":
+            kept.append(letter)
+        elif kept:
+            kept.pop()
+    return "".join(kept)
 
 
 def _in_paste(typed: bytes) -> bool:

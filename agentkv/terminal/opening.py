@@ -78,7 +78,7 @@ async def talking(how: ChatOptions) -> None:
         how.system,
         tools=on,
         sampling=sampling,
-        max_tokens=how.max_tokens,
+        max_tokens=how.max_tokens * Agent.max_rounds,  # of all answers of a turn that lines enter
         max_message_tokens=how.max_tokens,
         thinking=how.thinking,
         speculative=how.speculative,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from .._context.handle import core_of
 from .._types.log import log
 from .._types.show import safe_str
-from ..agents.events import ApprovalAsked, CallFinished, CallStarted, Retried, RolledBack
+from ..agents.events import ApprovalAsked, CallFinished, CallStarted, Retried, RolledBack, Steered
 from .conversations import ConversationTracer, json_of
 from .records import (
     VERSION,
@@ -103,6 +103,8 @@ class Recorder:
             self.put(Noted(now(), branch, "retried", _text(f"{event.what}: {event.why}")))
         elif isinstance(event, RolledBack):
             self.put(Noted(now(), branch, "rolled back", _text(event.why)))
+        elif isinstance(event, Steered):
+            self.put(Noted(now(), branch, "steered", _text(event.text)))
         elif isinstance(event, ApprovalAsked):
             self.put(Noted(now(), branch, "approval asked", _text(event.call.name)))
 

@@ -262,7 +262,7 @@ class CallEnded(Record, tag=13, frozen=True):
 
 
 class Noted(Record, tag=14, frozen=True):
-    """Another event: "retried", "rolled back", "approval asked", "waits for room", "note" ..."""
+    """Another event: "retried", "rolled back", "approval asked", "steered", "waits for room", "note" ..."""
 
     at: int
     branch: int

@@ -73,6 +73,28 @@ def test_streams_hand_out_tokens_and_keep_what_was_read(ctx: kv.SyncContext) -> 
         assert len(list(tokens)) == len(tokens.generation.tokens)
 
 
+def test_turns_are_started_steered_and_stopped(ctx: kv.SyncContext) -> None:
+    agent = kv.Agent("You are Nano, a desk agent.")
+    with ctx.trunk(agent) as trunk:
+        turn = trunk.start(agent, "Who are you?")
+        turn.pause()
+        assert (turn.paused, turn.done) == (True, False)
+        words = turn.steer("Who are you?")
+        turn.resume()
+        assert any(isinstance(event, kv.events.Finished) for event in turn.events())
+        assert words.entered
+        assert turn.done
+        assert turn.wait().output == ANSWER
+        assert "done" in repr(turn)
+        turn = trunk.start(agent, "Who are you?")
+        turn.pause()
+        turn.stop(keep=False)
+        with pytest.raises(kv.TurnStopped):
+            turn.wait()
+        with pytest.raises(kv.TurnEnded):
+            turn.steer("And?")
+
+
 def test_agents_and_other_coroutines_run_as_well(ctx: kv.SyncContext) -> None:
     branch = ctx.branch(QUESTION)
     agent = kv.Agent("You are Nano, a desk agent.")

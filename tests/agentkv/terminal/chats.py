@@ -10,7 +10,7 @@ from .person import Person
 ANSWER = "I am Nano, your desk agent."
 BABBLE = ("--temperature", "50", "--max-tokens", "3000", "--seed", "8")  # words without end
 TOOL = """
-import agentkv as kv, sys, time
+import agentkv as kv, os, sys, time
 
 @kv.tool{asks}
 def weather(city: str) -> str:

@@ -256,3 +256,44 @@ def test_the_window_gets_another_size_meanwhile(sit_down: SitDown) -> None:
     person.say("/stats")
     person.sees("tokens on main")
     assert "Traceback" not in person.text
+
+
+def test_a_line_typed_during_an_answer_enters_behind_its_message(sit_down: SitDown, tmp_path: Path) -> None:
+    done = tmp_path / "done"
+    person = sit_down("--tools", tool_file(tmp_path, f"while not os.path.exists({str(done)!r}): time.sleep(0.01)"))
+    person.say("What is the weather in Tolvik?")
+    person.sees("-> weather(city='Tolvik')")
+    person.sees("a line enters behind this message")
+    person.type("Who xx\x7f\x7fare you?\r")
+    person.sees("1 to enter; Ctrl-C stops")
+    done.touch()
+    person.sees("> Who are you?")
+    person.sees(ANSWER)
+    person.prompted()
+    person.say("/rollback")
+    person.sees("took back all from 'Who are you?' on")
+
+
+def test_a_line_with_a_mark_enters_at_once(sit_down: SitDown) -> None:
+    person = sit_down(*BABBLE)
+    person.say("Hello")
+    person.until(lambda: len(person.lines) > 3 and any(person.lines[3:10]))
+    person.type("!Who are you?\r")
+    person.sees("> Who are you?")
+    person.type(CTRL_C)
+    person.sees("(stopped; what is here stays)")
+    person.prompted()
+    person.say("/rollback")
+    person.sees("took back all from 'Who are you?' on")
+
+
+def test_lines_that_a_turn_has_no_room_for_are_asked_after_it(sit_down: SitDown, tmp_path: Path) -> None:
+    done = tmp_path / "done"
+    person = sit_down("--tools", tool_file(tmp_path, f"while not os.path.exists({str(done)!r}): time.sleep(0.01)"))
+    person.say("What is the weather in Tolvik?")
+    person.sees("-> weather(city='Tolvik')")
+    person.type("!\r")  # no words: the prompt gets it
+    person.type("Who are you?\r")
+    done.touch()
+    person.sees("> !")
+    person.sees(ANSWER)

@@ -35,7 +35,7 @@ from ._types.errors import (
     ToolFailed,
     TooManyBranches,
     TraceError,
-    TurnEnded,
+    TurnNotRunning,
     TurnStopped,
     WrongEventLoop,
 )
@@ -124,7 +124,7 @@ __all__ = [
     "Toolset",
     "TopLogprob",
     "TraceError",
-    "TurnEnded",
+    "TurnNotRunning",
     "TurnStopped",
     "Usage",
     "WrongEventLoop",

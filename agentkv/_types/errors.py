@@ -160,7 +160,7 @@ class TurnStopped(AgentKVError):
     """A turn was ended by `stop`, or with its Context; `run` has the record of what it did."""
 
 
-class TurnEnded(AgentKVError):
+class TurnNotRunning(AgentKVError):
     """A turn that has ended, or ended before it could take up what was asked of it."""
 
 

@@ -10,14 +10,14 @@ import anyio
 
 from .._aio.scope import move_on_after
 from .._types.checks import checked_text
-from .._types.errors import AgentKVError, InvalidInput, TurnEnded, TurnStopped
+from .._types.errors import InvalidInput, TurnNotRunning, TurnStopped
 from .._types.show import preview
 
 
 class Words:
     """Result of `steer`. The words wait for their place already; awaiting this waits until they are on the branch.
 
-    Raises TurnEnded where the turn ended before, and the error of a branch that has no room for them.
+    Raises TurnNotRunning where the turn ended before, and the error of a branch that has no room for them.
 
     Attributes:
         text: the words.
@@ -29,14 +29,14 @@ class Words:
         self.text = text
         self.at_once = at_once
         self._settled = anyio.Event()
-        self._error: AgentKVError | None = None
+        self._error: Exception | None = None
 
     @property
     def entered(self) -> bool:
         """Whether they are on the branch."""
         return self._settled.is_set() and self._error is None
 
-    def settle(self, error: AgentKVError | None = None) -> None:
+    def settle(self, error: Exception | None = None) -> None:
         """Private: they are on the branch, or never will be."""
         self._error = error
         self._settled.set()
@@ -164,7 +164,7 @@ class TurnControl:
         finally:
             self._end_part = None
 
-    def settle(self, words: list[Words], error: AgentKVError | None = None) -> None:
+    def settle(self, words: list[Words], error: Exception | None = None) -> None:
         """These words are on the branch, or never will be."""
         for each in words:
             self.waiting.remove(each)
@@ -174,7 +174,7 @@ class TurnControl:
         """Takes up nothing any more. Returns the words that never entered."""
         self.ended = True
         lost = list(self.waiting)
-        self.settle(lost, TurnEnded("the turn ended before these words could enter; ask them in another turn"))
+        self.settle(lost, TurnNotRunning("the turn ended before these words could enter; ask them in another turn"))
         return lost
 
     def _end(self) -> None:
@@ -183,7 +183,7 @@ class TurnControl:
 
     def _check_runs(self, verb: str) -> None:
         if self.ended or self.stopped:
-            raise TurnEnded(f"{verb} of a turn that has ended; ask on its branch again")
+            raise TurnNotRunning(f"{verb} of a turn that has ended; ask on its branch again")
 
 
 class SteerableTurn:
@@ -212,7 +212,7 @@ class SteerableTurn:
         await this: its tools and hooks, and the reader of a stream, which has to read on.
 
         Raises:
-            TurnEnded: the turn has ended; when awaited, it ended before the words could enter.
+            TurnNotRunning: the turn has ended; when awaited, it ended before the words could enter.
             InvalidInput: no words.
         """
         return self._control.steer(text, at_once)
@@ -223,7 +223,7 @@ class SteerableTurn:
         Calls that run go on to their end. Nothing of a message is lost: `resume` goes on behind its last token, and
         its tokens are those of an undisturbed turn. `max_seconds` does not count a pause.
 
-        Raises TurnEnded where the turn has ended.
+        Raises TurnNotRunning where the turn has ended.
         """
         self._control.pause()
 

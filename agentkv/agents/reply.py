@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -20,7 +19,7 @@ from .._types.errors import BranchClosed, ContextFull, PositionsExhausted
 from .._types.results import joined
 from .events import RolledBack
 from .repetition import Repetition
-from .sentences import ends_of_sentences
+from .sentences import text_of, tokens_of_sentences
 
 if TYPE_CHECKING:
     from array import array
@@ -82,7 +81,7 @@ class MessageReply:
         except BaseException:
             with suppress(FormatError):
                 rest = parser.feed_ids(handle_of(self._branch).state.tokens[self._start + self._n_read :])
-                turn.text += _text_of(rest)
+                turn.text += text_of(rest)
             raise
         finally:
             turn.generated += len(self._branch) - self._start
@@ -132,7 +131,7 @@ class MessageReply:
                         if self._is_unread:
                             tokens.unread(self._n_read - self._n_delivered)
                             self._n_read = self._n_delivered
-                            turn.text = turn.text.removesuffix(_text_of(deltas))
+                            turn.text = turn.text.removesuffix(text_of(deltas))
                         raise
                     self._n_delivered = self._n_read if deltas else self._n_delivered
                     if self._repetition.take(token.id for token in batch):
@@ -145,7 +144,7 @@ class MessageReply:
         """Cuts the message after its first `calls` calls, or if there are none after its last whole sentence, and rolls
         back the tokens that follow."""
         tokens = handle_of(self._branch).state.tokens[self._start :]
-        count = self._end_of_calls(tokens, calls) if calls else self._end_of_sentence(tokens)
+        count = self._end_of_calls(tokens, calls) if calls else self._end_of_sentences(tokens)
         parser = self._parser()
         parser.feed_ids(tokens[:count])
         self.message = parser.finish()
@@ -177,28 +176,9 @@ class MessageReply:
             count += 1
         return count
 
-    def _end_of_sentence(self, tokens: array[int]) -> int:
+    def _end_of_sentences(self, tokens: array[int]) -> int:
         """Number of tokens through the last whole sentence of the text; 0 where none is whole, or no text is asked."""
-        if not self._turn.agent.answers.is_text:
-            return 0
-        parser, text, lengths = self._parser(), "", list[int]()
-        for token in tokens:
-            text += _text_of(parser.feed_ids([token]))
-            lengths.append(len(text))
-        for end in reversed(ends_of_sentences(text)):
-            count = bisect_left(lengths, end) + 1
-            if text[:end].strip() and self._says(tokens[:count], text[:end]):
-                while self._says(tokens[: count - 1], text[:end]):
-                    count -= 1  # the parser held the end of the sentence back, or a space came behind it
-                return count
-        return 0
-
-    def _says(self, tokens: array[int], text: str) -> bool:
-        """Returns whether tokens are a message of this text, and nothing behind it: a parser may hold text back."""
-        parser = self._parser()
-        parser.feed_ids(tokens)
-        message = parser.finish()
-        return not message.calls and message.content.strip() == text.strip()
+        return tokens_of_sentences(tokens, self._parser) if self._turn.agent.answers.is_text else 0
 
     def _parser(self) -> ReplyParser:
         """Reads it. Where no call may be made, what looks like one is text."""
@@ -304,7 +284,3 @@ class _AtTimes(Container[int]):
     def __contains__(self, token: object) -> bool:
         self._n_asked += 1
         return self._n_asked % _LOOKED_AT == 0 or token in self._tokens or self._is_heard()
-
-
-def _text_of(deltas: Iterable[Delta]) -> str:
-    return "".join(delta.text for delta in deltas if isinstance(delta, TextDelta))

@@ -13,6 +13,7 @@ from .branches import bodies as branch_bodies
 from .branches import endpoints as branches
 from .branches.leases import hold_lease
 from .branches.snapshots import Publish, publish_branch, show_snapshot
+from .branches.steering import steer_branch
 from .openai.chat import create_chat_completion
 from .openai.chat_body import ChatRequest
 from .openai.completions import create_completion
@@ -72,6 +73,7 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
     ("POST", "/v1/branches/{branch}/select"): branches.select_branch,
     ("POST", "/v1/branches/{branch}/generate"): branches.generate_on_branch,
     ("POST", "/v1/branches/{branch}/stop"): branches.stop_branch,
+    ("POST", "/v1/branches/{branch}/steer"): steer_branch,
     ("GET", "/v1/branches/{branch}/snapshot"): show_snapshot,
     ("PUT", "/v1/branches/{branch}/snapshot"): publish_branch,
     ("GET", "/v1/leases/{lease}"): hold_lease,
@@ -100,6 +102,7 @@ BODIES: Mapping[Endpoint, type[Body]] = {
     branches.select_branch: branch_bodies.Select,
     branches.generate_on_branch: branch_bodies.Generate,
     branches.stop_branch: branch_bodies.StopBody,
+    steer_branch: branch_bodies.SteerBody,
     publish_branch: Publish,
     tokens.generate_tokens: token_bodies.GenerateTokens,
     tokens.prefill_tokens: token_bodies.Prompt,

@@ -166,6 +166,13 @@ class StopBody(Body):
     length: Length | None = None
 
 
+class SteerBody(Body):
+    """`POST .../steer`: words for the generation that runs."""
+
+    text: Annotated[Text, Field(min_length=1)]
+    at_once: bool = False
+
+
 class Around(Body):
     """Markers around the reasoning."""
 

@@ -19,12 +19,15 @@ from ..http.errors import ApiError, error_param, to_api_error
 from ..http.idempotency import Progress, respond
 from ..http.leniency import checked
 from . import bodies
-from .registry import BranchEntry, missing
+from .registry import BranchEntry
+from .steering import SteeredGeneration, until_words
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from ..._context.branch import Branch
     from ..._types.results import Generation, Token
+    from ...agents.control import TurnControl
     from ..http.responses import Emit
     from ..server import Server
 
@@ -97,7 +100,7 @@ async def stop_branch(server: Server, request: Request) -> Response:
                 stopped = branch_json(entry, whole)
             await emit(json.dumps(stopped))
 
-    return respond(_entry_of(server, request).answers, request, body, work, progress)
+    return respond(server.branches.entry(request.path_params["branch"]).answers, request, body, work, progress)
 
 
 def verb(kind: type[B], does: Verb[B], *, changes: bool = False) -> Callable[[Server, Request], Awaitable[Response]]:
@@ -116,7 +119,7 @@ def verb(kind: type[B], does: Verb[B], *, changes: bool = False) -> Callable[[Se
                         done = {**branch_json(entry, whole), **more}
             await emit(json.dumps(done))
 
-        return respond(_entry_of(server, request).answers, request, body, work, progress)
+        return respond(server.branches.entry(request.path_params["branch"]).answers, request, body, work, progress)
 
     endpoint.__name__ = f"{does.__name__.strip('_')}_branch"
     endpoint.__doc__ = does.__doc__
@@ -199,23 +202,39 @@ async def generate_on_branch(server: Server, request: Request) -> Response:
     """`POST .../generate`: generates tokens on a branch, whole or as a stream.
 
     A client that disconnects ends the generation, unless it sent an `Idempotency-Key`. Generated tokens stay on the
-    branch: of a stream those that were sent, with `keep: "made"` or a key all of them.
+    branch: of a stream those that were sent, with `keep: "made"` or a key all of them. Where words enter by `steer`, it
+    goes on with another message behind them, of at most `max_tokens` as well.
     """
     body = await read_body(server, request, bodies.Generate)
     how, whole, progress = body.how(), _whole(request), Progress()
     name = request.path_params["branch"]
 
-    async def generated(entry: BranchEntry) -> Mapping[str, Any]:
-        return _generation(await entry.branch.generate(**how, output_retries=0))
+    async def generated(branch: Branch, control: TurnControl, emit: Emit) -> Generation[Any] | None:
+        return await until_words(control, lambda: branch.generate(**how, output_retries=0))
 
-    async def streamed(entry: BranchEntry, emit: Emit) -> Mapping[str, Any]:
-        async with entry.branch.stream(**how, keep=body.keep) as tokens:
-            await emit(json.dumps({"length": len(entry.branch)}), "begin")
-            async for token in tokens:
-                await emit(json.dumps(_token(token)), "token")
-        return _generation(tokens.generation)
+    async def streamed(branch: Branch, control: TurnControl, emit: Emit) -> Generation[Any] | None:
+        async with branch.stream(**how, keep=body.keep) as tokens:
+            await emit(json.dumps({"length": len(branch)}), "begin")
+            with control.generating(tokens.end):
+                async for token in tokens:
+                    await emit(json.dumps(_token(token)), "token")
+                    if control.interrupts:
+                        break
+        return tokens.generation
 
-    async def run(made: Callable[[BranchEntry], Awaitable[Mapping[str, Any]]]) -> str:
+    make = streamed if body.stream else generated
+
+    async def steered(entry: BranchEntry, emit: Emit) -> dict[str, Any]:
+        async def tell(words: Mapping[str, Any]) -> None:
+            if body.stream:
+                await emit(json.dumps(words), "steered")
+
+        steering = SteeredGeneration(server, entry, body.output is None, tell)
+        generation = await steering.run(lambda control: make(entry.branch, control, emit))
+        more = {"steered": steering.steered} if steering.steered else {}
+        return {"generation": _generation(generation), **more}
+
+    async def run(emit: Emit) -> str:
         with server.branches.using(name) as entry:
             scope, ended = anyio.CancelScope(), anyio.Event()
             entry.running[scope] = ended
@@ -223,20 +242,17 @@ async def generate_on_branch(server: Server, request: Request) -> Response:
                 with scope:
                     async with server.admitted(request.headers):
                         with entry.exclusive(body, changes=True, progress=progress):
-                            return json.dumps({"generation": await made(entry)} | branch_json(entry, whole))
+                            return json.dumps(await steered(entry, emit) | branch_json(entry, whole))
             finally:
                 del entry.running[scope]
                 ended.set()
             raise ApiError("conflict", "the generation was stopped", "stopped")
 
     async def work(emit: Emit) -> None:
-        await emit(await run(generated))
+        await emit(await run(emit), "generation" if body.stream else None)
 
-    async def stream(emit: Emit) -> None:
-        await emit(await run(lambda entry: streamed(entry, emit)), "generation")
-
-    answers = _entry_of(server, request).answers
-    return respond(answers, request, body, stream if body.stream else work, progress, stream=body.stream)
+    answers = server.branches.entry(name).answers
+    return respond(answers, request, body, work, progress, stream=body.stream)
 
 
 def branch_json(entry: BranchEntry, whole: bool) -> dict[str, Any]:
@@ -300,12 +316,3 @@ def _condition(server: Server, request: Request) -> bodies.Condition:
     query = request.query_params.items()
     given = {name: int(value) if value.isdecimal() and len(value) <= _DIGITS else value for name, value in query}
     return checked(bodies.Condition, given, server.ignored)
-
-
-def _entry_of(server: Server, request: Request) -> BranchEntry:
-    """The branch of a request's path. Raises ApiError."""
-    name = request.path_params["branch"]
-    entry = server.branches.get(name)
-    if entry is None:
-        raise missing(name)
-    return entry

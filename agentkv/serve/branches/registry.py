@@ -20,6 +20,7 @@ from ..http.idempotency import Progress, StoredAnswers
 
 if TYPE_CHECKING:
     from ..._context.branch import Branch
+    from ...agents.control import TurnControl
     from .bodies import Condition
 
 OWN_NAMES = "br_"  # prefix of ids that no client chose
@@ -37,6 +38,7 @@ class BranchEntry:
         revision: identifier of its state; new after each change.
         answers: stored answers of requests with an `Idempotency-Key`.
         running: running generations, each with the event of its end. A second one is refused once it gets its turn.
+        steering: control of the generation that has its turn; None while there is none.
     """
 
     branch: Branch
@@ -46,6 +48,7 @@ class BranchEntry:
     revision: str = ""
     answers: StoredAnswers = field(default_factory=StoredAnswers)
     running: dict[anyio.CancelScope, anyio.Event] = field(default_factory=dict)
+    steering: TurnControl | None = None
     uses: int = 0  # running requests about it
     used: float = 0.0  # monotonic time at which the last of them ended
     changing: bool = False  # whether an exclusive verb is running
@@ -159,12 +162,17 @@ class Branches:
         self.close_idle()
         return self._entries.get(name)
 
-    @contextmanager
-    def using(self, name: str) -> Iterator[BranchEntry]:
-        """The branch of that id, which is not closed as idle in this block. Raises ApiError."""
+    def entry(self, name: str) -> BranchEntry:
+        """Returns the branch of that id. Raises ApiError."""
         entry = self.get(name)
         if entry is None:
             raise missing(name)
+        return entry
+
+    @contextmanager
+    def using(self, name: str) -> Iterator[BranchEntry]:
+        """The branch of that id, which is not closed as idle in this block. Raises ApiError."""
+        entry = self.entry(name)
         entry.uses += 1
         try:
             yield entry

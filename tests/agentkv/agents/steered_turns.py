@@ -74,7 +74,7 @@ class SteeredTurns:
         if len(turn.words) < MOST_STEERS:
             try:
                 turn.words.append(turn.run.steer(turn.rng.choice(WORDS), at_once))
-            except kv.TurnEnded:
+            except kv.TurnNotRunning:
                 self._count("too late")
 
     async def at_once(self, turn: Steered) -> None:
@@ -83,7 +83,7 @@ class SteeredTurns:
     async def pause(self, turn: Steered) -> None:
         try:
             turn.run.pause()
-        except kv.TurnEnded:
+        except kv.TurnNotRunning:
             return
         for _ in range(turn.rng.randint(0, 20)):
             await checkpoint()

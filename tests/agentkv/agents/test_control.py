@@ -213,11 +213,11 @@ async def test_words_behind_the_last_round_are_refused(slow_replies: SlowReplies
             await text_with(turn.events(), "It")
             words = turn.turn.steer("One more.")
             run = await turn.outcome()
-            with pytest.raises(kv.TurnEnded, match="before these words"):
+            with pytest.raises(kv.TurnNotRunning, match="before these words"):
                 await words
-            with pytest.raises(kv.TurnEnded, match="has ended"):
+            with pytest.raises(kv.TurnNotRunning, match="has ended"):
                 turn.turn.steer("Too late.")
-            with pytest.raises(kv.TurnEnded, match="has ended"):
+            with pytest.raises(kv.TurnNotRunning, match="has ended"):
                 turn.turn.pause()
             turn.turn.resume()
             await turn.turn.stop()
@@ -365,7 +365,7 @@ async def test_stop_ends_a_turn(
             words = turn.turn.steer("Lost.")
             await turn.turn.stop(keep)
             turn.turn.stop(not keep)
-            with pytest.raises(kv.TurnEnded):
+            with pytest.raises(kv.TurnNotRunning):
                 await words
             with pytest.raises(kv.TurnStopped) as caught:
                 await turn.outcome()

@@ -91,7 +91,7 @@ def test_turns_are_started_steered_and_stopped(ctx: kv.SyncContext) -> None:
         turn.stop(keep=False)
         with pytest.raises(kv.TurnStopped):
             turn.wait()
-        with pytest.raises(kv.TurnEnded):
+        with pytest.raises(kv.TurnNotRunning):
             turn.steer("And?")
 
 

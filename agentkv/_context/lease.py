@@ -36,11 +36,13 @@ class TurnLease:
     Raises BranchBusy if the branch runs something, or has a lease.
     """
 
-    def __init__(self, handle: BranchHandle, *, keep: bool = False) -> None:
+    def __init__(self, handle: BranchHandle, *, keep: bool = False, base: int | None = None) -> None:
+        """`base`: tokens from before the block, where the branch holds work of it already."""
         self._handle = handle
         self._loop = handle.loop
         self._state = handle.state
         self._keep = keep
+        self._base = base
         self._length = 0
         self.start = 0
         self.n_messages_dropped = 0
@@ -58,8 +60,9 @@ class TurnLease:
         except BaseException:
             self._state.lease = None
             raise
-        self._length = self.start = len(self._state)
-        self._conversation = self._state.conversation
+        self._length = self.start = len(self._state) if self._base is None else self._base
+        conversation = self._state.conversation
+        self._conversation = conversation if self._base is None else conversation.cut(self._base)
         return replace(self._handle, lease=self)
 
     async def __aexit__(

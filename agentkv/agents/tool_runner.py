@@ -167,7 +167,7 @@ class _CallEnded(Exception):
 
 
 class ToolCallRunner:
-    """One call of a turn, the one of `index` from 0. `record` is its outcome, set when `run` ends, however that ends."""
+    """One call of a turn, number `index` from 0. `record` is its outcome, set when `run` ends, however that ends."""
 
     def __init__(
         self, environment: ToolEnvironment, request: CallRequest, repeats: str | None = None, index: int = 0

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 if TYPE_CHECKING:
     from .._context.branch import Branch
+    from .._context.core import ContextCore
     from .._types.run import CallRecord, CallRequest, Run
     from .turn_state import TurnStart, TurnState
 
@@ -102,3 +103,10 @@ class NoTurnLog:
 
     async def gave_up(self, branch: Branch, error: BaseException) -> None:
         """See TurnLog."""
+
+
+def new_turn_log(core: ContextCore, call_key: str | None = None) -> TurnLog:
+    """The record of a new turn in a Context; `call_key` is the key of the call that begins it."""
+    if core.journal is None:
+        return NoTurnLog(call_key or uuid.uuid4().hex)
+    return cast(TurnLog, core.journal.turn_log(call_key))

@@ -65,6 +65,7 @@ class Journal:
         self._keys: weakref.WeakKeyDictionary[BranchRecord, str] = weakref.WeakKeyDictionary()
         self._states = StateTable()
         self._snapshots = SnapshotTable()
+        self._models: weakref.WeakKeyDictionary[ContextCore, str] = weakref.WeakKeyDictionary()
         self._owed: list[Callable[[sqlite3.Connection], None]] = []
         self._cores: list[ContextCore] = []
         self._lock = FileLock(f"{self.path}.lock", thread_local=False)
@@ -251,7 +252,8 @@ class Journal:
         core.loop.check_open()
         return core
 
-    @staticmethod
-    async def _model(core: ContextCore) -> str:
+    async def _model(self, core: ContextCore) -> str:
         """Identity of the tokenizer, which the tokens are of."""
-        return (await in_thread(core.loop, core.model_key)).tokenizer
+        if core not in self._models:
+            self._models[core] = (await in_thread(core.loop, core.model_key)).tokenizer
+        return self._models[core]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -33,13 +33,14 @@ def start_of(text: str) -> TurnStart:
 
 
 def text_of_state(state: TurnState) -> str:
-    """JSON of a state of a turn."""
-    return _text(asdict(state))
+    """JSON of a state of a turn, of its messages only the last one."""
+    return _text(asdict(replace(state, messages=state.messages[-1:])))
 
 
-def state_of(text: str) -> TurnState:
-    """A state of a turn. Raises ValueError."""
-    return _STATE.validate_python(json.loads(text))
+def state_of(texts: Sequence[str]) -> TurnState:
+    """The last of several states of a turn, with the messages of all. Raises ValueError."""
+    states = [_STATE.validate_python(json.loads(text)) for text in texts]
+    return replace(states[-1], messages=tuple(message for state in states for message in state.messages))
 
 
 def text_of_request(request: CallRequest) -> str:

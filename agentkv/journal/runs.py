@@ -145,10 +145,10 @@ def calls_of(connection: sqlite3.Connection, run: str) -> dict[int, RecordedCall
 
 def last_message(connection: sqlite3.Connection, run: str) -> LastMessage | None:
     """The last complete message with calls of a turn; None before the first."""
-    row = connection.execute(
-        "SELECT branch_state, turn_state FROM messages WHERE run = ? ORDER BY round DESC LIMIT 1", (run,)
-    ).fetchone()
-    return None if row is None else LastMessage(row[0], state_of(row[1]))
+    rows = connection.execute(
+        "SELECT branch_state, turn_state FROM messages WHERE run = ? ORDER BY round", (run,)
+    ).fetchall()
+    return LastMessage(rows[-1][0], state_of([text for _, text in rows])) if rows else None
 
 
 _COLUMNS = (

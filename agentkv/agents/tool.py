@@ -28,8 +28,18 @@ Check = Callable[[Mapping[str, Any]], dict[str, Any]]
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 _OPTIONS = frozenset(
-    ("timeout", "retries", "backoff", "approve", "early", "repeatable", "idempotent")
-    + ("max_result_tokens", "on_long", "on_error")
+    {
+        "timeout",
+        "retries",
+        "backoff",
+        "approve",
+        "early",
+        "repeatable",
+        "idempotent",
+        "max_result_tokens",
+        "on_long",
+        "on_error",
+    }
 )
 
 OnError = Literal["tell", "raise"]

@@ -249,6 +249,7 @@ class ToolCallRunner:
             return earlier.record
         self._is_logged = True
         if earlier.started and not tool.idempotent:
+            self._called = 1  # so that the record says that it may have had effects
             raise _CallEnded("unknown", _NOT_KNOWN)
         if not earlier.started:
             await self._approved(tool, earlier)

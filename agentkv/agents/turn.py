@@ -17,7 +17,7 @@ import anyio
 from .._aio.scope import move_on_after
 from .._context.branch import Branch
 from .._context.handle import handle_of
-from .._context.lease import TurnLease
+from .._context.lease import EarlierWork, TurnLease
 from .._state.observers import TurnInfo
 from .._types.errors import InvalidInput, InvalidRollback, LimitReached
 from .._types.results import Usage
@@ -125,7 +125,7 @@ class Turn(Generic[Out]):
                 return self._so_far(branch, step.output if step.done else MISSING)
             return await self._to_its_end(branch, step)
 
-        return await self._transaction(rounds, start, Finished, None if state is None else state.base)
+        return await self._transaction(rounds, start, Finished, recorded.earlier_work())
 
     async def _first_round(self, branch: Branch, prompt: Prompt | None) -> Step[Out]:
         """Runs the first round, after the question."""
@@ -293,13 +293,13 @@ class Turn(Generic[Out]):
         work: Callable[[Branch], Awaitable[T]],
         start: TurnStart,
         to_event: Callable[[T], Event] | None = None,
-        base: int | None = None,
+        earlier: EarlierWork | None = None,
     ) -> T:
-        """Runs the turn as a transaction. `base`: tokens from before it, where its branch holds work of it already."""
+        """Runs the turn as a transaction. `earlier`: work of it that its branch holds already."""
         self.keeps = start.keep
         self._observers.turn_began(self._info)
         try:
-            result = await self._leased(work, start, to_event, base)
+            result = await self._leased(work, start, to_event, earlier)
         except BaseException as error:
             self._observers.turn_ended(self._info, self.rounds, error)
             if not isinstance(error, GeneratorExit):  # a coroutine that is torn down can await nothing
@@ -314,11 +314,11 @@ class Turn(Generic[Out]):
         work: Callable[[Branch], Awaitable[T]],
         start: TurnStart,
         to_event: Callable[[T], Event] | None,
-        base: int | None,
+        earlier: EarlierWork | None,
     ) -> T:
         keep = start.keep
         try:
-            async with TurnLease(handle_of(self._branch), keep=keep, base=base) as handle:
+            async with TurnLease(handle_of(self._branch), keep=keep, earlier=earlier) as handle:
                 branch = Branch(handle)
                 self._start, self._lease = len(branch.messages), handle.lease
                 try:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from .._context.handle import handle_of
+from .._context.lease import EarlierWork
 from .._types.checks import Prompt
 from .._types.run import CallRecord, CallRequest
 from .steering import CallRules
+
+if TYPE_CHECKING:
+    from .._context.branch import Branch
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +96,17 @@ class RecordedTurn:
         start: its beginning.
         state: its state behind its last complete message with calls; None before the first.
         records: outcomes of calls, by index in the turn.
+        before: a branch as it was before the turn; None where the turn's branch has all of its tokens.
     """
 
     start: TurnStart
     state: TurnState | None
     records: Mapping[int, CallRecord]
+    before: Branch | None = None
+
+    def earlier_work(self) -> EarlierWork | None:
+        """The work that the turn's branch holds; None before the first message."""
+        if self.state is None:
+            return None
+        before = None if self.before is None else handle_of(self.before)
+        return EarlierWork(self.state.base, self.state.n_messages_dropped, before)

@@ -241,17 +241,41 @@ def branch_names(connection: sqlite3.Connection) -> list[str]:
     return [repr(name) for (name,) in rows]
 
 
-def branch_of_run(connection: sqlite3.Connection, run: str) -> tuple[str, int]:
-    """Identifier of the branch of a turn, and id of the branch's state before it. Raises JournalError."""
-    row = connection.execute("SELECT branch, base FROM runs WHERE id = ?", (run,)).fetchone()
-    if row is None:
-        raise JournalError(f"the journal has no run {run}")
-    return row[0], row[1]
+@dataclass(frozen=True, slots=True)
+class LeftRun:
+    """A turn that a process left.
+
+    Attributes:
+        info: the turn, with its calls.
+        branch: identifier of its branch.
+        base: id of the branch's state before the turn.
+        base_length: tokens of that.
+        last: its last complete message with calls; None before the first.
+    """
+
+    info: RunInfo
+    branch: str
+    base: int
+    base_length: int
+    last: LastMessage | None
+
+
+def left_run(connection: sqlite3.Connection, run: str) -> LeftRun:
+    """The turn of an id, which has not ended. Raises JournalError."""
+    info = find_run(connection, run)
+    if info is None or info.status != RUNNING:
+        raise JournalError(f"run {run} is not left unfinished any more; read the journal again")
+    branch, base, length = connection.execute(
+        "SELECT branch, base, kept + length(tokens) / 4 FROM runs JOIN states ON states.id = base WHERE runs.id = ?",
+        (run,),
+    ).fetchone()
+    return LeftRun(info, branch, base, length, last_message(connection, run))
 
 
 def drop_run(connection: sqlite3.Connection, run: str) -> None:
     """Removes a turn, and those that its calls began. Raises JournalError if there is none."""
-    branch_of_run(connection, run)
+    if find_run(connection, run) is None:
+        raise JournalError(f"the journal has no run {run}")
     connection.execute("UPDATE runs SET status = 'dropped' WHERE id = ? OR id LIKE ?", (run, f"{run}-%"))
     remove_unused(connection)
 

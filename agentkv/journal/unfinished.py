@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .._types.errors import InvalidInput, JournalError
+from .._types.errors import InvalidInput
 from .._types.show import preview
 from ..agents.agent import Agent
 from ..agents.approval import approver_of
@@ -15,8 +15,6 @@ from . import runs
 from .turns import JournalTurnLog
 
 if TYPE_CHECKING:
-    import sqlite3
-
     from .._context.core import ContextCore
     from .._types.checks import Prompt
     from .._types.run import Run
@@ -43,7 +41,6 @@ class UnfinishedRun:
         self._journal = journal
         self._core = core
         self._info = info
-        self._is_taken = False
 
     def __repr__(self) -> str:
         return f"<UnfinishedRun {self.id} of {self.branch!r}: {self.rounds} rounds, {len(self.calls)} calls>"
@@ -125,26 +122,26 @@ class UnfinishedRun:
     async def _taken_up(self, agent: Agent[Any, Any]) -> TakenUp:
         if not isinstance(agent, Agent):
             raise InvalidInput(f"agent is {preview(agent)}, but it must be an Agent")
-        if self._is_taken or self.id in self._journal.at_work:
+        at_work = self._journal.at_work
+        if self.id in at_work:
             raise InvalidInput(f"run {self.id} goes on already; each is resumed once")
-        await check_tools(agent, {call.request.name for call in self.calls if call.started})
-        self._is_taken = True
+        at_work.add(self.id)
         try:
+            await check_tools(agent, {call.request.name for call in self.calls if call.started})
             return await self._restored()
         except BaseException:
-            self._is_taken = False
+            at_work.discard(self.id)
             raise
 
     async def _restored(self) -> TakenUp:
-        def read(connection: sqlite3.Connection) -> tuple[runs.LastMessage | None, str, int, RunInfo | None]:
-            key, base = runs.branch_of_run(connection, self.id)
-            return runs.last_message(connection, self.id), key, base, runs.find_run(connection, self.id)
-
-        last, key, base, info = await self._journal.write(read)
-        if info is None or info.status not in (runs.RUNNING, "finished"):
-            raise JournalError(f"run {self.id} is not left unfinished any more; read the journal again")
-        state = base if last is None else last.branch_state
-        branch = await self._journal.restore(self._core, key, state)
-        records = {number: call.record for number, call in info.calls.items() if call.record is not None}
-        recorded = RecordedTurn(info.start, None if last is None else last.turn_state, records)
-        return TakenUp(recorded, branch, JournalTurnLog(self._journal, self.id, info.calls))
+        left = await self._journal.write(partial(runs.left_run, run=self.id))
+        records = {number: call.record for number, call in left.info.calls.items() if call.record is not None}
+        log, start = JournalTurnLog(self._journal, self.id, left.info.calls), left.info.start
+        if left.last is None:
+            branch = await self._journal.restore(self._core, left.branch, left.base)
+            return TakenUp(RecordedTurn(start, None, records), branch, log)
+        before = None
+        if left.last.turn_state.base < left.base_length:  # room was made in the turn
+            before = await self._journal.restore(self._core, left.branch, left.base)
+        branch = await self._journal.restore(self._core, left.branch, left.last.branch_state)
+        return TakenUp(RecordedTurn(start, left.last.turn_state, records, before), branch, log)

@@ -12,6 +12,7 @@ import random
 import re
 import signal
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,8 @@ def serve() -> None:
             try:
                 anyio.run(talk, Path(folder), seed, counter)
                 status = 0
+            except BaseException:
+                traceback.print_exc()
             finally:
                 sys.stderr.flush()
                 os._exit(status)

@@ -52,15 +52,17 @@ async def image_of(branch: Branch) -> BranchImage:
     )
 
 
-async def branch_from(core: ContextCore, image: BranchImage, overflow: Overflow | None = None) -> Branch:
+async def branch_from(
+    core: ContextCore, image: BranchImage, overflow: Overflow | None = None, source: Branch | None = None
+) -> Branch:
     """A branch in the state of an image; tokens that the cache lacks are computed.
 
-    Raises ContextFull, PositionsExhausted, TooManyBranches.
+    `source`: a branch whose tokens are the image's first ones, as one that was loaded. Raises ContextFull, PositionsExhausted, TooManyBranches.
     """
     if not len(image.tokens):
         branch = await empty_branch(core, overflow)
         await handle_of(branch).call(lambda engine: engine.set_stream(branch.id, image.rng_stream, image.forks))
         handle_of(branch).state.restore(image.conversation, image.marks)
         return branch
-    id, reused = await feed(core.storage, image)
+    id, reused = await feed(core.storage, image, None if source is None else source.id)
     return new_branch(core, id, None, overflow, reused)

@@ -14,19 +14,26 @@ if TYPE_CHECKING:
     from .save import StorageDeps
 
 
-async def feed(storage: StorageDeps, image: BranchImage) -> tuple[int, int]:
+async def feed(storage: StorageDeps, image: BranchImage, source: int | None = None) -> tuple[int, int]:
     """Makes a branch of an image by feeding its tokens, except for those that the cache has.
 
-    Returns the id of the branch, and the number of tokens that were cached.
+    `source`: a branch whose tokens are the image's first ones; its cells are shared. Returns the id of the branch, and
+    the number of tokens that were cached.
     """
     created: list[int] = []  # by the thread
     shared: list[int] = []
 
     def create(engine: StepEngine) -> int:
-        branch, reused = _without_rows(engine, image) if image.forgotten else engine.create(image.tokens)
+        if image.forgotten:
+            branch, reused = _without_rows(engine, image)
+        elif source is not None:
+            branch, reused = engine.fork(source, 1)[0], engine.length(source)
+        else:
+            branch, reused = engine.create(image.tokens)
         try:
             engine.set_stream(branch, image.rng_stream, image.forks)
-            job = engine.logits(branch) if image.forgotten else engine.extend(branch, image.tokens[reused:])
+            is_whole = engine.length(branch) == len(image.tokens)
+            job = engine.logits(branch) if is_whole else engine.extend(branch, image.tokens[reused:])
         except Exception:
             engine.close(branch)
             raise

@@ -214,8 +214,8 @@ class Journal:
         """Makes a branch in a recorded state. Raises JournalError, ContextFull and so on."""
         image: BranchImage = await self.write(lambda connection: self._states.read(connection, key, state))
         snapshot = await self.write(partial(self._snapshots.find, tokens=image.tokens.tobytes()))
-        async with self._snapshots.loaded(core, snapshot):
-            branch = await branch_from(core, image, overflow)
+        async with self._snapshots.loaded(core, snapshot) as source:
+            branch = await branch_from(core, image, overflow, source)
         self._keys[handle_of(branch).record] = key
         return branch
 

@@ -266,7 +266,8 @@ def left_run(connection: sqlite3.Connection, run: str) -> LeftRun:
     if info is None or info.status != RUNNING:
         raise JournalError(f"run {run} is not left unfinished any more; read the journal again")
     branch, base, length = connection.execute(
-        "SELECT branch, base, kept + length(tokens) / 4 FROM runs JOIN states ON states.id = base WHERE runs.id = ?",
+        "SELECT branch, runs.base, kept + length(tokens) / 4 FROM runs JOIN states ON states.id = runs.base "
+        "WHERE runs.id = ?",
         (run,),
     ).fetchone()
     return LeftRun(info, branch, base, length, last_message(connection, run))

@@ -15,6 +15,7 @@ from .._types.errors import AgentKVError
 from .._types.log import log
 
 if TYPE_CHECKING:
+    from .._context.branch import Branch
     from .._context.core import ContextCore
 
 _TOKEN = 4  # bytes
@@ -51,20 +52,19 @@ class SnapshotTable:
 
     @staticmethod
     @asynccontextmanager
-    async def loaded(core: ContextCore, snapshot: Snapshot | None) -> AsyncIterator[None]:
-        """Has the cells of a file in the cache in this block, where a branch with its tokens finds them. A file that
-        does not fit is passed over."""
+    async def loaded(core: ContextCore, snapshot: Snapshot | None) -> AsyncIterator[Branch | None]:
+        """Has the branch of a file in the cache in this block; None where there is none, or its file does not fit."""
         if snapshot is None:
-            yield
+            yield None
             return
         try:
             branches = await load_branches(core, snapshot.path, False, False, None, one=False)
         except AgentKVError as error:
             log.warning("a snapshot cannot be used; its tokens are computed", path=str(snapshot.path), why=str(error))
-            yield
+            yield None
             return
         try:
-            yield
+            yield branches.get(snapshot.name)
         finally:
             for branch in branches.values():
                 branch.close()

@@ -57,7 +57,9 @@ async def branch_from(
 ) -> Branch:
     """A branch in the state of an image; tokens that the cache lacks are computed.
 
-    `source`: a branch whose tokens are the image's first ones, as one that was loaded. Raises ContextFull, PositionsExhausted, TooManyBranches.
+    `source`: a branch whose tokens are the image's first ones, as one that was loaded.
+
+    Raises ContextFull, PositionsExhausted, TooManyBranches.
     """
     if not len(image.tokens):
         branch = await empty_branch(core, overflow)

@@ -17,7 +17,7 @@ from .._context.context import Context
 from .._context.handle import core_of, handle_of
 from .._context.image import branch_from, image_of
 from .._engine.loop import in_thread
-from .._types.checks import A_FILE, checked_name, checked_path, checked_word
+from .._types.checks import A_FILE, checked_bool, checked_name, checked_path, checked_word
 from .._types.errors import InvalidInput, JournalError
 from .._types.show import preview
 from . import runs
@@ -25,7 +25,7 @@ from .snapshots import SnapshotTable
 from .states import StateTable
 from .turns import JournalTurnLog
 from .unfinished import UnfinishedRun
-from .writer import JournalWriter
+from .writer import JournalWriter, unreadable
 
 if TYPE_CHECKING:
     from .._context.core import ContextCore
@@ -74,11 +74,16 @@ class Journal:
     def __repr__(self) -> str:
         return f"<Journal {self.path}>"
 
-    async def unfinished(self, context: Context) -> AsyncIterator[UnfinishedRun]:
+    async def unfinished(self, context: Context, *, cancelled: bool = False) -> AsyncIterator[UnfinishedRun]:
         """Turns that processes left unfinished, oldest first: `async for left in journal.unfinished(ctx): ...`.
 
-        Turns of models with another tokenizer are left out, and so are those that a call of another unfinished turn
-        began: that one resumes them.
+        Those are the turns that ran when their process or their Context ended. Turns of models with another tokenizer
+        are left out, and so are those that a call of another unfinished turn began: that one resumes them.
+
+        Args:
+            context: a Context that was opened with this journal.
+            cancelled: yield turns as well that were cancelled, as by Ctrl-C under asyncio, if each was the last of its
+                branch.
 
         Raises:
             InvalidInput: the Context was opened without this journal.
@@ -86,7 +91,8 @@ class Journal:
         """
         core = self._core_of(context)
         model = await self._model(core)
-        for info in await self.write(partial(runs.unfinished_runs, model=model)):
+        wanted = checked_bool(cancelled, "cancelled")
+        for info in await self.write(partial(runs.unfinished_runs, model=model, cancelled=wanted)):
             if info.id not in self.at_work:
                 yield UnfinishedRun(self, core, info)
 
@@ -141,6 +147,8 @@ class Journal:
     def attach(self, core: ContextCore) -> None:
         """Opens the journal for a Context. Raises JournalError if another process has it."""
         if self._writer is None:
+            if not self.path.parent.is_dir():
+                raise JournalError(f"the journal {self.path} cannot be made: there is no folder {self.path.parent}")
             try:
                 self._lock.acquire(timeout=0)
             except Timeout:
@@ -215,7 +223,10 @@ class Journal:
         image: BranchImage = await self.write(lambda connection: self._states.read(connection, key, state))
         snapshot = await self.write(partial(self._snapshots.find, tokens=image.tokens.tobytes()))
         async with self._snapshots.loaded(core, snapshot) as source:
-            branch = await branch_from(core, image, overflow, source)
+            try:
+                branch = await branch_from(core, image, overflow, source)
+            except InvalidInput as error:
+                raise unreadable(self.path, error) from error
         self._keys[handle_of(branch).record] = key
         return branch
 

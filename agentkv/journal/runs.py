@@ -216,11 +216,19 @@ class BranchRow:
     state: int
 
 
-def unfinished_runs(connection: sqlite3.Connection, model: str) -> list[RunInfo]:
+# The last turn of its branch, which is as it was before it.
+_CANCELLED = (
+    "status = 'cancelled' AND branches.state = base AND runs.parent IS NULL AND "
+    "NOT EXISTS (SELECT 1 FROM runs AS later WHERE later.branch = runs.branch AND later.rowid > runs.rowid)"
+)
+
+
+def unfinished_runs(connection: sqlite3.Connection, model: str, cancelled: bool) -> list[RunInfo]:
     """Turns that run or were left, of branches of this tokenizer, oldest first, with their calls; without those that a
-    call of another one began."""
+    call of another one began. With `cancelled` those as well that were cancelled and can go on."""
+    left = f"(status = 'running' OR ({_CANCELLED}))" if cancelled else "status = 'running'"
     rows = connection.execute(
-        "SELECT runs.id FROM runs JOIN branches ON branches.id = branch WHERE status = 'running' AND model = ? "
+        f"SELECT runs.id FROM runs JOIN branches ON branches.id = branch WHERE {left} AND model = ? "
         "AND NOT EXISTS (SELECT 1 FROM runs AS caller WHERE caller.id = runs.parent AND caller.status = 'running') "
         "ORDER BY began, runs.rowid",
         (model,),
@@ -261,10 +269,11 @@ class LeftRun:
 
 
 def left_run(connection: sqlite3.Connection, run: str) -> LeftRun:
-    """The turn of an id, which has not ended. Raises JournalError."""
+    """The turn of an id, which has not ended, or was cancelled; it runs again. Raises JournalError."""
     info = find_run(connection, run)
-    if info is None or info.status != RUNNING:
+    if info is None or info.status not in (RUNNING, "cancelled"):
         raise JournalError(f"run {run} is not left unfinished any more; read the journal again")
+    connection.execute("UPDATE runs SET status = 'running', answer = NULL, ended = NULL WHERE id = ?", (run,))
     branch, base, length = connection.execute(
         "SELECT branch, runs.base, kept + length(tokens) / 4 FROM runs JOIN states ON states.id = runs.base "
         "WHERE runs.id = ?",

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from .._types.errors import AgentKVError
+from .._types.errors import AgentKVError, ContextClosed
 from .._types.log import log
 from .._types.show import safe_str
 from ..agents.turn_log import EarlierCall
@@ -97,14 +97,17 @@ class JournalTurnLog:
         self._journal.at_work.discard(self.run_id)
 
     async def gave_up(self, branch: Branch, error: BaseException) -> None:
-        """See TurnLog. A failure to write is logged: the turn has an error already."""
+        """See TurnLog. A turn that ends with its Context or its process is left as it is. A failure to write is logged:
+        the turn has an error already."""
+        self._journal.at_work.discard(self.run_id)
+        if isinstance(error, ContextClosed | KeyboardInterrupt | SystemExit):
+            return
         status = "failed" if isinstance(error, Exception) else "cancelled"
         why = f"{type(error).__name__}: {safe_str(error)}"
 
         def end(connection: sqlite3.Connection) -> None:
             runs.end_run(connection, self.run_id, status, why)
 
-        self._journal.at_work.discard(self.run_id)
         try:
             if self._keeps and not branch.closed:
                 await self._journal.write_branch(branch, lambda connection, key, state: end(connection), present=True)

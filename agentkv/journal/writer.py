@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 import anyio
 
 from .._engine.loop import StepLoop
+from .._types.errors import JournalError, SnapshotError
+from .._types.show import safe_str
 from .schema import journal_error, open_database
 
 T = TypeVar("T")
@@ -93,7 +95,7 @@ class JournalWriter:
                 results.append(entry(connection))
             connection.execute("COMMIT")
         except BaseException as error:
-            failure = journal_error(self._path, error) if isinstance(error, sqlite3.Error) else error
+            failure = self._failure(error)
             if connection.in_transaction:
                 connection.rollback()
             self._on_failure()
@@ -105,3 +107,21 @@ class JournalWriter:
             return
         for (_, done), result in zip(entries, results, strict=True):
             done.set_result(result)
+
+    def _failure(self, error: BaseException) -> BaseException:
+        match error:
+            case sqlite3.Error():
+                return journal_error(self._path, error)
+            case JournalError() | SnapshotError():
+                return error
+            case ValueError() | TypeError() | LookupError():  # of a record that is read
+                return unreadable(self._path, error)
+        return error
+
+
+def unreadable(path: Path, error: Exception) -> JournalError:
+    """The error for an entry that says what cannot be."""
+    why = " ".join(safe_str(error).split())
+    failure = JournalError(f"the journal {path} has an entry that cannot be read: {why}; drop its run")
+    failure.__cause__ = error
+    return failure

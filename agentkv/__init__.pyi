@@ -21,6 +21,7 @@ from ._types.errors import (
     ForeignBranch,
     InvalidInput,
     InvalidRollback,
+    JournalError,
     LimitReached,
     ModelError,
     OutOfMemory,
@@ -49,6 +50,9 @@ from .agents.options import Toolset
 from .agents.run_context import RunContext
 from .agents.stream import AgentStream
 from .agents.tool import Retry, Tool, tool
+from .journal.journal import Journal
+from .journal.runs import RecordedCall, RunInfo
+from .journal.unfinished import UnfinishedRun
 from .output import Constraint, Grammar, JsonSchema, Regex
 from .sync.branch import SyncBranch
 from .sync.context import SyncContext
@@ -79,6 +83,8 @@ __all__ = [
     "Grammar",
     "InvalidInput",
     "InvalidRollback",
+    "Journal",
+    "JournalError",
     "JsonSchema",
     "LimitReached",
     "Loaded",
@@ -90,12 +96,14 @@ __all__ = [
     "OutputIncomplete",
     "OutputInvalid",
     "PositionsExhausted",
+    "RecordedCall",
     "Regex",
     "RemoteError",
     "RepeatedCall",
     "Retry",
     "Run",
     "RunContext",
+    "RunInfo",
     "Sampling",
     "Saved",
     "ServerState",
@@ -118,6 +126,7 @@ __all__ = [
     "Toolset",
     "TopLogprob",
     "TraceError",
+    "UnfinishedRun",
     "Usage",
     "WrongEventLoop",
     "adapters",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .._model.open import OpenModel
     from .._state.branch_state import BranchStates
     from .branch import Branch
+    from .journaling import ContextJournal
     from .overflow import Overflow
 
 T = TypeVar("T")
@@ -39,6 +40,7 @@ class ContextCore:
         compiler: compiles constraints.
         registry: the open branches.
         overflow: default policy of branches.
+        journal: durable record of turns; None for none.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class ContextCore:
         model: OpenModel,
         overflow: Overflow,
         rescue: Rescue,
+        journal: ContextJournal | None,
     ) -> None:
         self.context = context
         self.loop = loop
@@ -69,6 +72,7 @@ class ContextCore:
         self.compiler = model.compiler(model.tokenizer, info.vocab_size)
         self.registry = BranchRegistry()
         self.overflow = overflow
+        self.journal = journal
         self._singletons: dict[object, Any] = {}
         self._key: ModelKey | None = None
 

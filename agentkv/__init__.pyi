@@ -21,6 +21,7 @@ from ._types.errors import (
     ForeignBranch,
     InvalidInput,
     InvalidRollback,
+    JournalError,
     LimitReached,
     ModelError,
     OutOfMemory,
@@ -52,6 +53,9 @@ from .agents.run_context import RunContext
 from .agents.running import RunningTurn
 from .agents.stream import AgentStream
 from .agents.tool import Retry, Tool, tool
+from .journal.journal import Journal
+from .journal.runs import RecordedCall, RunInfo
+from .journal.unfinished import UnfinishedRun
 from .output import Constraint, Grammar, JsonSchema, Regex
 from .sync.branch import SyncBranch
 from .sync.context import SyncContext
@@ -83,6 +87,8 @@ __all__ = [
     "Grammar",
     "InvalidInput",
     "InvalidRollback",
+    "Journal",
+    "JournalError",
     "JsonSchema",
     "LimitReached",
     "Loaded",
@@ -94,12 +100,14 @@ __all__ = [
     "OutputIncomplete",
     "OutputInvalid",
     "PositionsExhausted",
+    "RecordedCall",
     "Regex",
     "RemoteError",
     "RepeatedCall",
     "Retry",
     "Run",
     "RunContext",
+    "RunInfo",
     "RunningTurn",
     "Sampling",
     "Saved",
@@ -126,6 +134,7 @@ __all__ = [
     "TraceError",
     "TurnNotRunning",
     "TurnStopped",
+    "UnfinishedRun",
     "Usage",
     "WrongEventLoop",
     "adapters",

@@ -32,6 +32,7 @@ ORDER = (
     ("_storage",),
     ("_context",),
     ("agents",),
+    ("journal",),
     ("sync",),
     ("patterns", "overflow", "formats"),
     ("trace", "testing"),

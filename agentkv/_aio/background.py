@@ -10,33 +10,32 @@ from .host import current_event_loop
 
 
 class BackgroundTasks:
-    """Tasks that run until they end by themselves or are cancelled by `cancel`, even where nobody refers to them.
+    """Tasks that run until they end by themselves or are told to by `end`, even where nobody refers to them.
 
     What they run must not raise, as nobody would hear of it.
     """
 
     def __init__(self) -> None:
-        self._ends: dict[anyio.CancelScope, anyio.Event] = {}
-        self._tasks: dict[anyio.CancelScope, object] = {}  # asyncio itself has weak references alone
+        self._ends: dict[anyio.Event, Callable[[], None]] = {}
+        self._tasks: dict[anyio.Event, object] = {}  # asyncio itself has weak references alone
 
-    def start(self, work: Callable[[], Awaitable[None]], name: str) -> None:
-        """Starts a task on the running event loop."""
-        scope, ended = anyio.CancelScope(), anyio.Event()
-        self._ends[scope] = ended
+    def start(self, work: Callable[[], Awaitable[None]], end: Callable[[], None], name: str) -> None:
+        """Starts a task on the running event loop. `end` has it end soon."""
+        ended = anyio.Event()
+        self._ends[ended] = end
 
         async def run() -> None:
             try:
-                with scope:
-                    await work()
+                await work()
             finally:
-                del self._ends[scope]
-                self._tasks.pop(scope, None)
+                del self._ends[ended]
+                self._tasks.pop(ended, None)
                 ended.set()
 
-        self._tasks[scope] = current_event_loop().spawn(run, name)
+        self._tasks[ended] = current_event_loop().spawn(run, name)
 
-    def cancel(self) -> list[anyio.Event]:
-        """Cancels all tasks. Returns the events of their ends."""
-        for scope in self._ends:
-            scope.cancel()
-        return list(self._ends.values())
+    def end(self) -> list[anyio.Event]:
+        """Has all tasks end. Returns the events of their ends."""
+        for end in list(self._ends.values()):
+            end()
+        return list(self._ends)

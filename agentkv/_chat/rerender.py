@@ -439,7 +439,8 @@ class ConversationRenderer:
             if i in borders:
                 begin = pieces.token_at(borders[i])
             if i in placed or i < moved:
-                spans.append(placed.get(i, entry))
+                found = placed.get(i, entry)
+                spans.append(entry if found == entry else found)  # what stays is shared with the conversation before
                 begin = spans[-1].end
                 continue
             after = next(j for j in range(i + 1, len(entries) + 1) if j in borders or j in placed)

@@ -420,6 +420,8 @@ class Branch:
             await self._handle.ready()
         share = partial(self._handle.core.states.copy_conversation, other.id)
         await self._handle.call(lambda engine: engine.adopt(self.id, other.id), on_result=lambda _: share([self.id]))
+        if self._handle.core.journal is not None:
+            await self._handle.core.journal.adopted(self)
 
     @property
     def loaded(self) -> Loaded | None:

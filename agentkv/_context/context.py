@@ -29,8 +29,8 @@ from .._types.log import log
 from .._types.show import preview
 from .branch import Branch
 from .core import ContextCore
-from .handle import handle_of
-from .opening import context_opener, sync_of
+from .handle import core_of, handle_of
+from .opening import checked_journal, context_opener, sync_of
 from .overflow import Overflow, checked_overflow
 from .overflow_policies import Stop
 from .prefill import empty_branch, prompted_branch
@@ -41,17 +41,25 @@ if TYPE_CHECKING:
 
     from .._engine.interface import CellStore, EngineHost, StepEngine
     from .._types.info import ServerState
+    from ..journal.journal import Journal
     from ..sync.context import SyncContext
+    from .journaling import ContextJournal
 
 
 class Context:
     """One model and one KV cache, shared by any number of branches. Made by `Context.open` or `Context.connect`."""
 
     def __init__(
-        self, loop: StepLoop, states: BranchStates, model: OpenModel, overflow: Overflow, rescue: Rescue
+        self,
+        loop: StepLoop,
+        states: BranchStates,
+        model: OpenModel,
+        overflow: Overflow,
+        rescue: Rescue,
+        journal: ContextJournal | None,
     ) -> None:
         """Private: use `Context.open` or `Context.connect`."""
-        self._core = ContextCore(self, loop, states, model, overflow, rescue)
+        self._core = ContextCore(self, loop, states, model, overflow, rescue, journal)
 
     @classmethod
     @context_opener
@@ -73,6 +81,7 @@ class Context:
         overflow: Overflow | None = None,
         quant: str | None = None,
         rescue: Rescue = True,
+        journal: str | Path | Journal | None = None,
     ) -> AsyncIterator[Context]:
         """Opens a model for an `async with` block; leaving it cancels all running methods and frees everything.
 
@@ -112,11 +121,14 @@ class Context:
                 a code block, say); False leaves them text. After two messages with such calls, on any branch, the
                 spelling of calls is steered in the whole Context; with "steer" it is from the first message on, so that
                 no conversation depends on earlier ones.
+            journal: a `kv.Journal`, or the path of one: a durable record of agents' turns, which another process can go
+                on with.
 
         Raises:
             InvalidInput: an argument out of range.
             ModelError: a model that is missing, damaged, or needs something that is not installed.
             DraftMismatch: `speculative` was made for another model.
+            JournalError: the journal cannot be opened, or another process has it.
         """
         options = Options(
             path=checked_path(model, "model", A_MODEL),
@@ -136,11 +148,12 @@ class Context:
         )
         policy = Stop() if overflow is None else checked_overflow(overflow)
         checked_rescue(rescue)
+        record = checked_journal(journal)
         if not is_here(options):
             options = await to_thread.run_sync(located, options)
         if needs_export(options):
             options = replace(options, path=await exported(options), quant=None)
-        async with cls._running(lambda _: open_model(options), policy, rescue) as context:
+        async with cls._running(lambda _: open_model(options), policy, rescue, journal=record) as context:
             yield context
 
     @classmethod
@@ -212,6 +225,7 @@ class Context:
         policy: Overflow,
         rescue: Rescue,
         give_up: Callable[[], None] | None = None,
+        journal: ContextJournal | None = None,
     ) -> AsyncIterator[Context]:
         """Runs a Context. `open_host` runs on the step loop's thread, and is passed a callback that wakes it; `give_up`
         ends it early."""
@@ -225,19 +239,23 @@ class Context:
             return host
 
         await loop.start(open_engine, give_up)
-        context = cls(loop, states, opened[0], policy, rescue)
+        context = cls(loop, states, opened[0], policy, rescue, journal)
         named = {"model": str(context.model_info.path), "backend": context.model_info.backend}
         log.debug("context opened", **named)
         try:
+            if journal is not None:
+                journal.attach(core_of(context))
             yield context
         except GeneratorExit:  # a coroutine is torn down with the Context open
-            context._core.background.cancel()
+            context._core.background.end()
             loop.abandon()
             raise
         finally:
             if loop.is_here:
-                await loop.wait_shielded(*context._core.background.cancel())
+                await loop.wait_shielded(*context._core.background.end())
             await loop.stop()
+            if journal is not None:
+                journal.detach(core_of(context))
             log.debug("context closed", model=named["model"], steps=context.stats.steps)
 
     @property

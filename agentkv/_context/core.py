@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .._model.open import OpenModel
     from .._state.branch_state import BranchStates
     from .branch import Branch
+    from .journaling import ContextJournal
     from .overflow import Overflow
 
 T = TypeVar("T")
@@ -41,6 +42,7 @@ class ContextCore:
         registry: the open branches.
         overflow: default policy of branches.
         background: tasks that end with the Context.
+        journal: durable record of turns; None for none.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class ContextCore:
         model: OpenModel,
         overflow: Overflow,
         rescue: Rescue,
+        journal: ContextJournal | None,
     ) -> None:
         self.context = context
         self.loop = loop
@@ -72,6 +75,7 @@ class ContextCore:
         self.registry = BranchRegistry()
         self.overflow = overflow
         self.background = BackgroundTasks()
+        self.journal = journal
         self._singletons: dict[object, Any] = {}
         self._key: ModelKey | None = None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,21 @@ acting_lease: ContextVar[Lease | None] = ContextVar("acting_lease", default=None
 """Lease that an overflow policy acts for while it runs: methods of the branch itself work then."""
 
 
+@dataclass(frozen=True, slots=True)
+class EarlierWork:
+    """Work of a block that its branch holds before the block is entered, as of a turn that another process began.
+
+    Attributes:
+        start: number of tokens from before the work that are still in the branch.
+        n_messages_dropped: number of messages from before the work that were dropped to make room.
+        before: a branch as it was before the work, which the lease closes; None where the first `start` tokens are all.
+    """
+
+    start: int
+    n_messages_dropped: int = 0
+    before: BranchHandle | None = None
+
+
 class TurnLease:
     """Takes a branch for the length of an `async with` block, which is a transaction.
 
@@ -37,11 +52,12 @@ class TurnLease:
     Raises BranchBusy if the branch runs something, or has a lease.
     """
 
-    def __init__(self, handle: BranchHandle, *, keep: bool = False) -> None:
+    def __init__(self, handle: BranchHandle, *, keep: bool = False, earlier: EarlierWork | None = None) -> None:
         self._handle = handle
         self._loop = handle.loop
         self._state = handle.state
         self.keep = keep
+        self._earlier = earlier
         self._length = 0
         self.start = 0
         self.n_messages_dropped = 0
@@ -61,6 +77,8 @@ class TurnLease:
             raise
         self._length = self.start = len(self._state)
         self._conversation = self._state.conversation
+        if self._earlier is not None:
+            self._take_over(self._earlier)
         return replace(self._handle, lease=self)
 
     async def __aexit__(
@@ -73,6 +91,16 @@ class TurnLease:
             self._state.lease = None
             if self._copy is not None:
                 self._loop.close(self._copy)
+
+    def _take_over(self, earlier: EarlierWork) -> None:
+        self._length = self.start = earlier.start
+        self.n_messages_dropped = earlier.n_messages_dropped
+        if earlier.before is None:
+            self._conversation = self._conversation.cut(earlier.start)
+            return
+        before = earlier.before
+        self._length, self._conversation, self._copy = len(before.state), before.state.conversation, before.id
+        before.record.close()  # closed by this lease in the engine
 
     def take_over_copy(self, kept: int, copy: int) -> bool:
         """Called when the branch lost all but its first `kept` tokens; the branch `copy` is a copy with them. Takes

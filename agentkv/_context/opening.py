@@ -6,14 +6,17 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import wraps
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec
 
 from .._types.checks import known_keywords
 from .._types.errors import InvalidInput, WrongEventLoop
+from .._types.show import preview
 from .handle import core_of
 
 if TYPE_CHECKING:
+    from ..journal.journal import Journal
     from ..sync.context import SyncContext
     from .context import Context
 
@@ -83,3 +86,16 @@ def sync_of(context: Context) -> SyncContext:
         return SyncContext(context, LoopPortal(asyncio.get_running_loop()))
     except RuntimeError:
         raise WrongEventLoop("blocking calls need asyncio, and this Context is trio's; await its verbs") from None
+
+
+def checked_journal(journal: object) -> Journal | None:
+    """A journal, made of a path where one is given. Raises InvalidInput."""
+    if journal is None:
+        return None
+    from ..journal.journal import Journal
+
+    if isinstance(journal, str | Path):
+        return Journal(journal)
+    if not isinstance(journal, Journal):
+        raise InvalidInput(f"journal is {preview(journal)}, but it must be a kv.Journal, or the path of one")
+    return journal

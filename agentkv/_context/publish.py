@@ -9,10 +9,9 @@ from .._engine.commands import Job, check_finished
 from .branch import Branch, new_branch
 from .extend import BranchChanged
 from .handle import handle_of
+from .image import image_of
 
 if TYPE_CHECKING:
-    from agentkv_runtime.engine import StoredBranch
-
     from .._engine.interface import FinishedJob, PublishingEngine, StepEngine
     from .core import ContextCore
     from .overflow import Overflow
@@ -59,29 +58,15 @@ async def attach(core: ContextCore, name: str, overflow: Overflow | None) -> Bra
 
 async def snapshot_of(branch: Branch) -> PublishedBranch:
     """The branch's present state, also while it runs something."""
-    handle = handle_of(branch)
-    core, state = handle.core, handle.state
-    told: list[Any] = []
-
-    def take(engine: StepEngine) -> StoredBranch:
-        hold, (image,) = engine.pin([branch.id])
-        engine.unpin(hold.id)
-        return image
-
-    def tell(image: StoredBranch) -> None:
-        marks = {name: mark.length for name, mark in state.marks.items() if mark.length <= len(image.tokens)}
-        told.extend((conversation_saved(state.conversation.cut(len(image.tokens))), marks))
-
-    await handle.ready()
-    image = await handle.call(take, on_result=tell)
-    conversations, marks = told
+    await handle_of(branch).ready()
+    image = await image_of(branch)
     return PublishedBranch(
         tokens=image.tokens.tolist(),
         rng_stream=image.rng_stream,
         forks=image.forks,
-        conversations=conversations,
-        marks=marks,
-        output=core.compiler.saved_output(image),
+        conversations=conversation_saved(image.conversation),
+        marks=dict(image.marks),
+        output=image.output,
     )
 
 

@@ -39,7 +39,10 @@ async def save_branches(
         for branch in checked.values():
             await handle_of(branch).reload()
     ids = {name: branch.id for name, branch in checked.items()}
-    return await SaveOperation(core.storage, ids, target, shareable, progress).run()
+    saved, tokens = await SaveOperation(core.storage, ids, target, shareable, progress).run()
+    if core.journal is not None:
+        await core.journal.saved(target.absolute(), tokens)
+    return saved
 
 
 async def load_branches(

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from .._engine.commands import CellsCall, EngineCall, Job, check_finished
+from .._engine.commands import CellsCall, EngineCall
 from .._engine.loop import in_thread
 from .._engine.pinned_cells import PinnedCells
 from .._types.errors import InvalidInput, SnapshotMismatch
 from .._types.log import log
+from .feed import feed
 from .layout import BranchImage, CellArray, ModelKey, alignment, cell_arrays, write_states
 from .reader import SnapshotFile
 from .save import SLICE_BYTES, Progress, StorageDeps, checked_progress, write_rows
@@ -212,7 +213,7 @@ class LoadOperation:
         done = 0
         try:
             for name, state in file.branches.items():
-                id, reused = await self._fed(state)
+                id, reused = await feed(self._storage, state)
                 branches[name] = id, Loaded(self._path, 0, len(state.tokens) - reused, mismatch)
                 done += len(state.tokens)
                 self._progress(done, of)
@@ -221,47 +222,6 @@ class LoadOperation:
                 self._loop.close(id)
             raise
         return branches
-
-    async def _fed(self, state: BranchImage) -> tuple[int, int]:
-        """Creates a branch by feeding its tokens. Returns its id and the number of tokens reused from live branches."""
-        created: list[int] = []  # by the thread
-        shared: list[int] = []
-
-        def create(engine: StepEngine) -> int:
-            branch, reused = self._without_rows(engine, state) if state.forgotten else engine.create(state.tokens)
-            try:
-                engine.set_stream(branch, state.rng_stream, state.forks)
-                job = engine.logits(branch) if state.forgotten else engine.extend(branch, state.tokens[reused:])
-            except Exception:
-                engine.close(branch)
-                raise
-            created.append(branch)
-            shared.append(reused)
-            return job
-
-        def finish(finished: Any) -> None:
-            check_finished(finished)
-            self._converse(created[0], state)
-
-        await self._loop.run(Job(create, finish, undo=lambda worker: worker.close(created[0])))
-        return created[0], shared[0]
-
-    @staticmethod
-    def _without_rows(engine: StepEngine, state: BranchImage) -> tuple[int, int]:
-        """Restores a branch without cells: the next job feeds its tokens and repeats its forgetting. Returns (id,
-        0)."""
-        from agentkv_runtime.engine import StoredBranch
-
-        none = np.zeros((0, 3), np.int32)
-        stored = StoredBranch(
-            state.tokens,
-            none,
-            rng_stream=0,
-            forks=0,
-            next_logits=np.zeros(0, np.float32),
-            forgotten=state.forgotten,
-        )
-        return engine.restore(None, [stored])[0], 0
 
     def _converse(self, branch: int, state: BranchImage) -> None:
         self._storage.states[branch].restore(state.conversation, state.marks)

@@ -118,14 +118,16 @@ class SaveOperation:
         self._writer: TensorWriter | None = None
         self._given_up = False
 
-    async def run(self) -> Saved:
-        """Writes the file. Raises SnapshotError if it cannot be written; an existing file at the path is then
-        unchanged."""
+    async def run(self) -> tuple[Saved, dict[str, bytes]]:
+        """Writes the file. Returns what was saved, and the tokens (int32) of the branches by name.
+
+        Raises SnapshotError if it cannot be written; an existing file at the path is then unchanged.
+        """
         try:
             async with PinnedCells(self._loop, CellsCall(self._take, _let_go, self._told)) as taken:
                 saved = await self._write(taken)
                 await self._loop.call(lambda engine: engine.unpin(taken.id))
-                return saved
+                return saved, {name: image.tokens.tobytes() for name, image in self._states.items()}
         except GeneratorExit:  # the coroutine is torn down: nothing can be awaited any more
             self._give_up()
             raise

@@ -99,6 +99,11 @@ class SnapshotMismatch(SnapshotError):
     """A snapshot file from another model or another kind of cache; nothing was changed."""
 
 
+class JournalError(AgentKVError):
+    """A journal that cannot be opened or written, is damaged, used by another process, or has no such run or branch.
+    A turn whose entry cannot be written ends; its branch is rolled back."""
+
+
 class TraceError(AgentKVError):
     """A trace file that cannot be read, written or replayed."""
 

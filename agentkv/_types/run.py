@@ -10,7 +10,7 @@ from .errors import OutputIncomplete
 from .message import Message
 from .results import Generation, Usage
 
-CallStatus = Literal["done", "retry", "failed", "timeout", "invalid", "denied", "repeated", "cancelled"]
+CallStatus = Literal["done", "retry", "failed", "timeout", "invalid", "denied", "repeated", "cancelled", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,8 @@ class CallRecord:
         seconds: from its start to its end, in seconds, waits for approval and other attempts included.
         status: "done", "retry" (the tool raised kv.Retry), "failed" (another exception), "timeout", "invalid" (no such
             tool, one that may not be called now, or arguments that it does not take), "denied", "repeated" (not run:
-            the turn had made the same call, and nothing else since), or "cancelled" (begun, and ended with its turn).
+            the turn had made the same call, and nothing else since), "cancelled" (begun, and ended with its turn), or
+            "unknown" (begun by a process that ended; see `kv.Journal`).
         content: the text that the model reads.
         attempts: number of times that the function was called; 0 where it never ran.
         rescued: as in CallRequest.

@@ -42,6 +42,7 @@ from .tool import Tool
 from .tool_runner import Heard, ToolEnvironment, ignore_event
 from .trunks import TrunkCache, warn_missing_tools
 from .turn import Turn
+from .turn_log import new_turn_log
 
 if TYPE_CHECKING:
     from .._types.checks import Prompt
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from .._types.sampling import Sampling
     from ..output.grammar import GrammarSource
     from .tool_runner import Ask, Emit
+    from .turn_log import TurnLog
 
 Deps = TypeVar("Deps", contravariant=True, default=None)
 Out = TypeVar("Out", covariant=True, default=str)
@@ -379,7 +381,8 @@ class Agent(Generic[Deps, Out]):
 
     async def _run_for(self, context: RunContext[Any], branch: Branch, prompt: Prompt) -> Run[Out]:
         """Runs a turn as a tool call of another agent's turn, with the caller's deps and approver."""
-        turn = await self._turn(branch, context.deps, self.steering, ignore_event, context._ask or approver_of(None))
+        ask, log = context._ask or approver_of(None), new_turn_log(handle_of(branch).core, context.call_key)
+        turn = await self._turn(branch, context.deps, self.steering, ignore_event, ask, log=log)
         return await turn.run(prompt, False)
 
     def _steered(self, steer: Steer) -> Steering:
@@ -394,6 +397,8 @@ class Agent(Generic[Deps, Out]):
         emit: Emit,
         ask: Ask,
         control: TurnControl | None = None,
+        *,
+        log: TurnLog | None = None,
         **heard: Unpack[Heard],
     ) -> Turn[Out]:
         _check_branch(branch)
@@ -404,7 +409,14 @@ class Agent(Generic[Deps, Out]):
         steering.check(self, by_name)
         warn_missing_tools(branch, by_name)
         environment = ToolEnvironment(
-            by_name, context, core.singleton(ToolThreads), core.chat.tokenizer, emit, ask, **heard
+            by_name,
+            context,
+            core.singleton(ToolThreads),
+            core.chat.tokenizer,
+            emit,
+            ask,
+            log=log or new_turn_log(core),
+            **heard,
         )
         return Turn(self, branch, environment, steering, control or TurnControl())
 

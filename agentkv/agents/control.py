@@ -10,7 +10,7 @@ import anyio
 
 from .._aio.scope import move_on_after
 from .._types.checks import checked_text
-from .._types.errors import InvalidInput, TurnNotRunning, TurnStopped
+from .._types.errors import ContextClosed, InvalidInput, TurnNotRunning, TurnStopped
 from .._types.show import preview
 
 
@@ -78,6 +78,7 @@ class TurnControl:
         self.stopped = False
         self.keep: bool | None = None
         self.over = anyio.Event()
+        self._left = False
         self._resumed: anyio.Event | None = None  # while it is paused
         self._end_part: Callable[[], None] | None = None  # of the message under way
         self._bounds: move_on_after | None = None
@@ -134,6 +135,12 @@ class TurnControl:
         """The turn begins; `keep` is what it was asked to, unless it was stopped before."""
         self.keep = keep if self.keep is None else self.keep
 
+    def leave(self) -> None:
+        """The Context is left: the turn ends with that."""
+        if not self.stopped:
+            self._left = True
+            self.stop(None)
+
     async def gate(self) -> None:
         """Waits while the turn is paused."""
         while self._resumed is not None:
@@ -149,7 +156,9 @@ class TurnControl:
         return bounds
 
     def check_stopped(self) -> None:
-        """Raises TurnStopped where the turn was told to end."""
+        """Raises TurnStopped where the turn was told to end, ContextClosed where its Context was left."""
+        if self._left:
+            raise ContextClosed("the Context was left while the turn ran; await the turn inside its block")
         if self.stopped:
             raise TurnStopped("the turn was stopped; `run` of this error has what it did, and another turn goes on")
 

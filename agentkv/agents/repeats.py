@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _MADE_BEFORE, _GO_ON = "this call was made before", "go on with that"
 _NOTE_PHRASES = (_MADE_BEFORE, _GO_ON, "do not make it again")
-_MAY_END_OTHERWISE = ("retry", "failed", "timeout", "cancelled")
+_MAY_END_OTHERWISE = ("retry", "failed", "timeout", "cancelled", "unknown")
 
 
 class Repeats:

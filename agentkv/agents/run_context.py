@@ -25,6 +25,8 @@ class RunContext(Generic[DepsT_co]):
         agent: the agent that takes the turn.
         call: the call: id, name, arguments; None for a hook.
         attempt: number of this attempt at the call, from 1; `retries` count on.
+        call_key: identifier of the call that no other call of any turn has. It stays the same in all attempts, and in
+            a process that resumes the turn: the idempotency key for services that take one.
         calls: records of the calls that ended before the current message of the turn.
     """
 
@@ -33,6 +35,7 @@ class RunContext(Generic[DepsT_co]):
     agent: Agent[Any, Any]
     call: CallRequest | None = None
     attempt: int = 1
+    call_key: str = ""
     calls: tuple[CallRecord, ...] = ()
     _asked_at: int = field(default=0, repr=False)  # length of the branch before the message that calls
     _ask: Callable[[ApprovalAsked], Awaitable[str | None]] | None = field(default=None, repr=False)  # a person

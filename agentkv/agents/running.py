@@ -62,9 +62,10 @@ class TurnTask(Generic[Out]):
                 self.run = await run(turn)
         except (Exception, KeyboardInterrupt, SystemExit) as error:
             self.error = error
-        except BaseException:
-            self.error = ContextClosed("the Context was left while the turn ran; await the turn inside its block")
+        except BaseException:  # the event loop ends
+            self.error = ContextClosed("the event loop ended while the turn ran; await the turn inside its Context")
             self.error.run = None if turn is None else turn.failed
+            raise
         finally:
             if isinstance(self.error, AgentKVError) and self.error.run is None:
                 self.error.run = Run("", (), (), Usage(len(self._branch), 0), 0, 0.0)
@@ -154,7 +155,7 @@ class RunningTurn(SteerableTurn, Generic[Out_co]):
         """Private: starts the task. The turn is made by `begin` and taken by `run`."""
         task, control = self._task, self._control
         handle_of(self._branch).core.background.start(
-            lambda: task.play(lambda: begin(task, control), run), f"turn on branch {self._branch.id}"
+            lambda: task.play(lambda: begin(task, control), run), control.leave, f"turn on branch {self._branch.id}"
         )
         return self
 

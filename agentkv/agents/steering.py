@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from typing_extensions import TypedDict
@@ -101,6 +101,25 @@ class Steering:
         if self.tool_choice == "none" and (self.required or self.final_tool):
             raise InvalidInput("tool_choice is 'none', but there are tools that must be called; leave one of them out")
         checked_count(self.max_message_tokens, "max_message_tokens", 1)
+
+    def saved(self) -> dict[str, Any]:
+        """The rules by name, as JSON has them; a function for `tool_choice` is left out."""
+        rules: dict[str, Any] = {
+            "tool_choice": self.tool_choice,
+            "allowed_tools": None if self.allowed_tools is None else sorted(self.allowed_tools),
+            "required": list(self.required),
+            "in_any_order": isinstance(self.required, AbstractSet),
+            "final_tool": self.final_tool,
+            "max_message_tokens": self.max_message_tokens,
+        }
+        return {name: rule for name, rule in rules.items() if not callable(rule)}
+
+    def with_saved(self, saved: Mapping[str, Any]) -> Steering:
+        """These rules, replaced by what `saved` has."""
+        rules = dict(saved)
+        if rules.pop("in_any_order", False):
+            rules["required"] = set(rules["required"])
+        return replace(self, **rules)
 
     def check(self, agent: Agent[Any, Any], tools: Collection[str]) -> None:
         """Raises InvalidInput for an unknown or disallowed tool, too few rounds, or an output beside a final tool."""

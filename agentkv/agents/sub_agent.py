@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .._context.handle import handle_of
 from .run_context import RunContext
 from .tool import Tool, tool
 
@@ -21,6 +22,9 @@ def sub_agent(agent: Agent[Any, Any], name: str, description: str, fork: bool) -
         Args:
             task: what to do, in words that say all that is needed.
         """
+        left = await left_by_call(context)
+        if left is not None:
+            return await left.output_of(agent, context)
         async with await (fork_before_call(context) if fork else agent.trunk(context.branch.context)) as branch:
             told = task
             if fork and agent.instructions not in ("", context.agent.instructions):
@@ -28,7 +32,13 @@ def sub_agent(agent: Agent[Any, Any], name: str, description: str, fork: bool) -
             run = await agent._run_for(context, branch, [{"role": "user", "content": told}])
             return run.output
 
-    return tool(name=name, description=description)(ask)
+    return tool(name=name, description=description, idempotent=True)(ask)
+
+
+async def left_by_call(context: RunContext[Any]) -> Any:
+    """The turn that an earlier process began for this call (`kv.UnfinishedRun`); None without one."""
+    core = handle_of(context.branch).core
+    return None if core.journal is None else await core.journal.left_by_call(core, context.call_key)
 
 
 async def fork_before_call(context: RunContext[Any]) -> Branch:

@@ -28,7 +28,18 @@ Check = Callable[[Mapping[str, Any]], dict[str, Any]]
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 _OPTIONS = frozenset(
-    ["timeout", "retries", "backoff", "approve", "early", "repeatable", "max_result_tokens", "on_long", "on_error"]
+    {
+        "timeout",
+        "retries",
+        "backoff",
+        "approve",
+        "early",
+        "repeatable",
+        "idempotent",
+        "max_result_tokens",
+        "on_long",
+        "on_error",
+    }
 )
 
 OnError = Literal["tell", "raise"]
@@ -61,6 +72,9 @@ class Tool(Generic[Deps_contra, P, R_co]):
         early: whether a call may begin while the model still writes its message. Never where a person decides.
         repeatable: whether a call with the same arguments may give another result though nothing else was called
             since. Otherwise a turn runs such a call once, see `Agent.max_repeats`.
+        idempotent: whether making a call twice does no more than making it once: a call whose process ended is then
+            made again by the process that resumes its turn (`kv.Journal`). Otherwise the model reads that its outcome
+            is not known. A function that is so by a key takes it from `RunContext.call_key`.
         max_result_tokens: most tokens of a result; None for any number.
         on_long: treatment of a longer result: "cut" it, with a mark, or "refuse" it with an error for the model.
         on_error: treatment of an exception: "tell" the model, or "raise" ToolFailed, which ends the turn.
@@ -80,6 +94,7 @@ class Tool(Generic[Deps_contra, P, R_co]):
     approve: bool = False
     early: bool = True
     repeatable: bool = False
+    idempotent: bool = False
     max_result_tokens: int | None = None
     on_long: OnLong = "cut"
     on_error: OnError = "tell"
@@ -113,6 +128,7 @@ class Tool(Generic[Deps_contra, P, R_co]):
         checked_bool(self.approve, f"approve {what}")
         checked_bool(self.early, f"early {what}")
         checked_bool(self.repeatable, f"repeatable {what}")
+        checked_bool(self.idempotent, f"idempotent {what}")
         for value, name, known in (
             (self.on_long, "on_long", ("cut", "refuse")),
             (self.on_error, "on_error", ("tell", "raise")),
@@ -178,6 +194,7 @@ def tool(
     approve: bool = False,
     early: bool = True,
     repeatable: bool = False,
+    idempotent: bool = False,
     max_result_tokens: int | None = None,
     on_long: OnLong = "cut",
     on_error: OnError = "tell",

@@ -24,6 +24,7 @@ from .parameters import InvalidArguments
 from .run_context import RunContext
 from .steering import CallRules
 from .tool import Retry, Tool
+from .turn_log import EarlierCall, NoTurnLog, TurnLog
 
 if TYPE_CHECKING:
     from .._aio.threads import ToolThreads
@@ -100,6 +101,10 @@ Ask = Callable[[ApprovalAsked], Awaitable[str | None]]  # None, or why the call 
 
 IsUnread = Callable[[Event], bool]  # whether the reader has not received this emitted event
 
+_NOT_KNOWN = (
+    "the process ended while this call ran; whether it was carried out is not known: find that out before you make it "
+    "again"
+)
 _LONG = 8192  # characters of a result above which it is tokenized in a thread
 
 
@@ -141,6 +146,7 @@ class ToolEnvironment:
         observe: sends an event to the observers of the Context.
         rules: rules for the message that makes the calls.
         is_heard: returns whether anybody hears the events of a turn that waits for no listener.
+        log: durable record of the turn.
     """
 
     tools: Mapping[str, Tool[Any, ..., Any]]
@@ -153,6 +159,7 @@ class ToolEnvironment:
     observe: Callable[[Event], None] = field(default=_unobserved, kw_only=True)
     rules: CallRules = field(default=CallRules(), kw_only=True)
     is_heard: Callable[[], bool] = field(default=_unheard, kw_only=True)
+    log: TurnLog = field(default_factory=NoTurnLog, kw_only=True)
 
     @property
     def has_listener(self) -> bool:
@@ -174,16 +181,20 @@ class _CallEnded(Exception):
 
 
 class ToolCallRunner:
-    """One call of a turn. `record` is its outcome, set when `run` ends, however that ends."""
+    """One call of a turn, number `index` from 0. `record` is its outcome, set when `run` ends, however that ends."""
 
-    def __init__(self, environment: ToolEnvironment, request: CallRequest, repeats: str | None = None) -> None:
+    def __init__(
+        self, environment: ToolEnvironment, request: CallRequest, repeats: str | None = None, index: int = 0
+    ) -> None:
         """`repeats`: text for the model in place of the result of a repeated call, which then does not run."""
         self._environment = environment
+        self._index = index
         self._repeats = repeats
         self._tool = environment.tools.get(request.name)
         self._began = anyio.current_time()
         self._attempts = 0
         self._called = 0  # attempts that called the function
+        self._is_logged = False  # its outcome is
         self.request = request
         self.record: CallRecord | None = None
 
@@ -210,9 +221,7 @@ class ToolCallRunner:
         failure: BaseException | None = None
         try:
             tool, arguments = self._checked()
-            await self._approved(tool)
-            result, content = await self._result(tool, arguments)
-            self.record = self._record("done", content, result=result)
+            self.record = await self._made(tool, arguments)
         except _CallEnded as end:
             failure = end.__cause__
             self.record = self._ended(end.status, str(end))
@@ -221,6 +230,8 @@ class ToolCallRunner:
         except BaseException:
             self.record = self._ended("cancelled", "its turn ended before it did")
             raise
+        if self._is_logged:
+            await self._environment.log.ended(self._index, self.request, self.record)
         await self._environment.tell(CallFinished(self.record))
         if self.record.status in ("failed", "timeout") and self._tool is not None and self._tool.on_error == "raise":
             raise ToolFailed(f"tool {self.request.name} failed: {self.record.error}") from failure
@@ -245,13 +256,34 @@ class ToolCallRunner:
         except Exception as error:  # a validator of the user's
             raise _CallEnded("invalid", f"bad arguments: {_described(error)}") from error
 
-    async def _approved(self, tool: Tool[Any, ..., Any]) -> None:
-        if tool.approve:
+    async def _made(self, tool: Tool[Any, ..., Any], arguments: dict[str, Any]) -> CallRecord:
+        """Makes the call, or returns the outcome that it had in an earlier process."""
+        earlier = self._environment.log.earlier(self._index, self.request)
+        if earlier.record is not None:
+            return earlier.record
+        self._is_logged = True
+        if earlier.started and not tool.idempotent:
+            self._called = 1  # so that the record says that it may have had effects
+            raise _CallEnded("unknown", _NOT_KNOWN)
+        if not earlier.started:
+            await self._approved(tool, earlier)
+            await self._environment.log.starts(self._index, self.request)
+        result, content = await self._result(tool, arguments)
+        return self._record("done", content, result=result)
+
+    async def _approved(self, tool: Tool[Any, ..., Any], earlier: EarlierCall) -> None:
+        """Returns once the call may run. Raises _CallEnded where a person denies it."""
+        if not tool.approve:
+            return
+        denied = earlier.denied
+        if not earlier.decided:
             event = ApprovalAsked(self.request)
+            await self._environment.log.asked(self._index, self.request)
             self._environment.observe(event)
             denied = await self._environment.ask(event)
-            if denied is not None:
-                raise _CallEnded("denied", f"denied: {denied}")
+            await self._environment.log.decided(self._index, self.request, denied)
+        if denied is not None:
+            raise _CallEnded("denied", f"denied: {denied}")
 
     async def _result(self, tool: Tool[Any, ..., Any], arguments: dict[str, Any]) -> tuple[Any, str]:
         await self._environment.tell(CallStarted(self.request))
@@ -273,7 +305,8 @@ class ToolCallRunner:
             await anyio.sleep(tool.backoff * 2 ** (self._attempts - 1))
 
     async def _attempt(self, tool: Tool[Any, ..., Any], arguments: dict[str, Any]) -> Any:
-        context = replace(self._environment.context, call=self.request, attempt=self._attempts)
+        key = f"{self._environment.log.run_id}-{self._index}"
+        context = replace(self._environment.context, call=self.request, attempt=self._attempts, call_key=key)
         call = partial(tool.function, *([context] if tool.takes_context else []), **arguments)
         called = self._called
         task = anyio.get_current_task().id

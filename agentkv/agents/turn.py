@@ -13,30 +13,25 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
-from agentkv_runtime.formats.shown_calls import shown_call
 
-from .._aio.tasks import FirstErrorGroup, maybe_await
 from .._context.branch import Branch
 from .._context.handle import handle_of
-from .._context.lease import TurnLease
+from .._context.lease import EarlierWork, TurnLease
 from .._state.observers import TurnInfo
-from .._types.errors import AgentKVError, InvalidInput, InvalidRollback, LimitReached, OutputInvalid, RepeatedCall
+from .._types.errors import AgentKVError, InvalidInput, InvalidRollback, LimitReached
 from .._types.log import log
 from .._types.results import Usage
-from .._types.run import MISSING, CallRecord, CallRequest, Run, Step
+from .._types.run import MISSING, CallRequest, Run, Step
 from .._types.show import safe_str
-from .call_decision import call_probability
 from .control import TurnControl
-from .events import Finished, Retried, RolledBack, Steered
+from .events import Finished, RolledBack, Steered
 from .repeats import Repeats, echoes_note
-from .reply import EndOfCalls, MessageReply
-from .steering import CallRules, Steering, checked_choice
+from .round import Round
+from .steering import CallRules, Steering
 from .tool_runner import ERROR, ToolCallRunner, ToolEnvironment
+from .turn_state import RecordedTurn, SavedMessage, TurnStart, TurnState
 
 if TYPE_CHECKING:
-    from agentkv_runtime.formats.parsed import ParsedCall
-    from anyio.abc import TaskGroup
-
     from .._types.checks import Prompt
     from .._types.mark import Mark
     from .agent import Agent
@@ -44,215 +39,6 @@ if TYPE_CHECKING:
 
 
 Out = TypeVar("Out")
-
-
-class Round(Generic[Out]):
-    """A round in progress, on the branch that its turn leases."""
-
-    def __init__(self, turn: Turn[Out], branch: Branch) -> None:
-        self._turn = turn
-        self._agent = turn.agent
-        self._branch = branch
-        self._start = len(branch)
-        self._conversation = handle_of(branch).state.conversation
-        ended = tuple(call.finished for call in turn.calls)
-        self._context = replace(turn.environment.context, calls=ended, _asked_at=self._start)
-        self._environment = replace(turn.environment, context=self._context)
-        self._calls: list[ToolCallRunner] = []  # of the message
-        self._begun: set[ToolCallRunner] = set()
-        self._is_over = False  # the final tool was called
-        self._probability: float | None = None  # of a call, where `call_threshold` is set
-        self._calls_are_open = False  # the message that makes them is whole, and no result has entered
-
-    async def run(self) -> Step[Out]:
-        """Runs the round.
-
-        Raises LimitReached, ContextFull, OutputInvalid, ToolFailed, and what verbs and hooks raise.
-        """
-        most = self._agent.max_rounds
-        if self._turn.rounds == most:
-            raise self._turn.limit(f"the turn made calls in all of its {most} rounds", "max_rounds")
-        self._turn.rounds += 1
-        if self._agent.before_round is not None:
-            await maybe_await(self._agent.before_round(self._context))
-        self._environment = replace(self._environment, rules=await self._steered())
-        try:
-            return await self._answered()
-        except BaseException as error:
-            if self._calls_are_open and self._turn.control.keep and not isinstance(error, GeneratorExit):
-                with anyio.CancelScope(shield=True), suppress(Exception):
-                    await self._enter_results()  # so that a later turn knows what the tools did
-            raise
-
-    async def _answered(self) -> Step[Out]:
-        attempt = 1
-        while True:
-            reply = await self._reply(attempt)
-            if reply.was_cut and not self._calls:
-                await self._let_words_in(reply.message.content)
-                continue
-            if self._calls:
-                await self._enter_results()
-                records = tuple(call.finished for call in self._calls)
-                self._check_repeats()
-                output = self._turn.steering.answer(records)
-                return self._step(reply, records, output)
-            try:
-                self._check_called(reply.message.content)
-                output = self._agent.answers.read(
-                    reply.message.content, handle_of(self._branch).core.chat.format, bool(self._environment.tools)
-                )
-            except OutputInvalid as error:
-                if attempt > self._agent.output_retries:
-                    raise
-                await self._ask_again(str(error), attempt)
-            else:
-                self._warn_of_text(reply.message.content)
-                return self._step(reply, (), output)
-            attempt += 1
-
-    def _step(self, reply: MessageReply, records: tuple[CallRecord, ...], output: Any) -> Step[Out]:
-        message = reply.message
-        return Step(message.content, message.reasoning, records, reply.generation, output, self._probability)
-
-    async def _reply(self, attempt: int) -> MessageReply:
-        """Generates the model's message, and returns it once all of its calls have ended."""
-        async with FirstErrorGroup() as group:
-            reply = MessageReply(self._turn, self._branch, self._environment.rules, attempt)
-            await reply.read(lambda call, whole: self._written(call, whole, group), self._n_begun)
-            if reply.was_cut:
-                self._drop_calls(self._n_begun())
-            self._calls_are_open = bool(self._calls)
-            for call in self._calls:
-                self._begin(call, group)
-        return reply
-
-    def _written(self, parsed: ParsedCall, whole: bool, group: TaskGroup) -> None:
-        """Registers a call that is complete or never will be, and begins it where it may begin early.
-
-        Raises LimitReached where the turn has no calls left. While the message is not `whole`, raises EndOfCalls for a
-        call that the message has already made, and for one that ends the turn.
-        """
-        if not whole and self._turn.repeats.has_now(parsed):
-            raise EndOfCalls(len(self._calls))
-        most = self._agent.max_calls
-        if most is not None and len(self._turn.calls) == most:
-            raise self._turn.limit(f"the turn makes more than {most} calls", "max_calls")
-        name = self._conversation.call_id(len(self._calls))  # as `Branch.messages` calls it
-        request = CallRequest(
-            name, parsed.name, parsed.arguments or {}, parsed.error or self._one_too_many(), parsed.rescued
-        )
-        call = ToolCallRunner(self._environment, request, self._turn.repeats.why_not(request))
-        self._turn.repeats.write(call)
-        self._calls.append(call)
-        self._turn.calls.append(call)
-        if call.begins_early:
-            self._begin(call, group)
-        if self._turn.steering.is_final(request, self._environment.rules):
-            self._is_over = True
-            if not whole:
-                raise EndOfCalls(len(self._calls))
-
-    def _one_too_many(self) -> str | None:
-        """Reason why a message that no grammar constrained may not make one more call; None if it may."""
-        most = self._agent.max_calls_per_message
-        if self._is_over:
-            return f"the turn ends with {self._turn.steering.final_tool}; nothing is called behind it"
-        if len(self._calls) >= most:
-            return f"a message may make {most} calls; make this one in another message"
-        return None
-
-    def _begin(self, call: ToolCallRunner, group: TaskGroup) -> None:
-        if call not in self._begun:
-            self._begun.add(call)
-            group.start_soon(self._run, call)
-
-    def _n_begun(self) -> int:
-        """Number of the message's calls through the last one that has begun."""
-        return max((index + 1 for index, call in enumerate(self._calls) if call in self._begun), default=0)
-
-    def _drop_calls(self, kept: int) -> None:
-        """Forgets the calls of the message behind its first `kept` ones, which were taken back."""
-        for call in self._calls[kept:]:
-            self._turn.calls.remove(call)
-            self._turn.repeats.drop(call)
-        del self._calls[kept:]
-        self._is_over = any(self._turn.steering.is_final(c.request, self._environment.rules) for c in self._calls)
-
-    async def _let_words_in(self, kept: str) -> None:
-        """Has words enter behind what is left of the message; where the branch takes none, that goes as well."""
-        if not await self._turn.enter_words(self._branch, kept) and len(self._branch) > self._start:
-            self._turn.taken_back += len(self._branch) - self._start
-            await self._branch.rollback(self._start)
-        self._start = len(self._branch)
-
-    async def _run(self, call: ToolCallRunner) -> None:
-        await self._turn.control.gate()
-        await call.run()
-        if self._agent.after_call is not None:
-            await maybe_await(self._agent.after_call(self._context, call.finished))
-
-    async def _enter_results(self) -> None:
-        """Extends the branch by the results, in the order of the calls."""
-        records = [call.finished for call in self._calls]
-        self._calls_are_open = False
-        await self._branch.extend(
-            [{"role": "tool", "name": r.name, "tool_call_id": r.id, "content": r.content} for r in records]
-        )
-
-    async def _steered(self) -> CallRules:
-        """Rules for the round's message, after its `tool_choice` function and `call_threshold`."""
-        given = self._turn.steering.tool_choice
-        if callable(given):
-            given = checked_choice(await maybe_await(given(self._context)), self._environment.tools)
-        rules = self._turn.rules_for(given)
-        threshold = self._agent.call_threshold
-        if threshold is None or rules.choice != "auto" or not self._environment.tools or self._turn.calls:
-            return rules
-        self._probability = await call_probability(self._branch)
-        refused = self._probability is not None and self._probability < threshold
-        return replace(rules, choice="none") if refused else rules
-
-    def _check_repeats(self) -> None:
-        """Raises RepeatedCall where the model repeats a call more than `max_repeats` times. Adds a warning where calls
-        of different messages come round again."""
-        name, times = self._turn.repeats.end_message()
-        if length := self._turn.repeats.round_trip():
-            self._warn(f"the calls of the last {length} messages come round: they were made before, in the same order")
-        if times > self._agent.max_repeats:
-            raise self._turn.limit(
-                f"the turn made the same call of {name} in {times + 1} messages one after another",
-                "max_repeats",
-                "say in the instructions what is to follow, or give the tool repeatable=True",
-                RepeatedCall,
-            )
-
-    def _check_called(self, text: str) -> None:
-        """Raises OutputInvalid for a message without a call where one is required, and no grammar constrained it."""
-        if self._environment.rules.must_call:
-            raise OutputInvalid("the message makes no call, but it must", text)
-
-    def _warn_of_text(self, text: str) -> None:
-        """Adds a warning where the answer looks like a call."""
-        name = shown_call(text) if self._environment.tools else None
-        if name is None:
-            return
-        help_is = "docs: My model does not call my tools"
-        if name in self._environment.tools:
-            what = f"the answer shows a call of {name} as text, which was not run ({help_is})"
-        else:
-            what = f"the answer shows a call of {name}, which is no tool of the agent ({help_is})"
-        self._warn(what)
-
-    def _warn(self, what: str) -> None:
-        self._turn.warnings.append(what)
-        log.warning(what, branch=self._branch.id)
-
-    async def _ask_again(self, why: str, attempt: int) -> None:
-        await self._environment.tell(Retried("output", why, attempt))
-        self._turn.taken_back += len(self._branch) - self._start
-        await self._branch.rollback(self._start)
-        await self._environment.tell(RolledBack(self._start, why))
 
 
 _ECHO = "the answer repeats what stands in place of a call's result"
@@ -276,6 +62,7 @@ class Turn(Generic[Out]):
         generated: number of tokens generated, including those rolled back.
         taken_back: number of generated tokens that the turn rolled back.
         text: content of the last message, as far as it is written.
+        log: its durable record.
         control: words that are to enter, pauses, and the end before its end.
         failed: record of a turn that ended early; an empty one otherwise.
     """
@@ -297,6 +84,7 @@ class Turn(Generic[Out]):
         self._observers = handle_of(branch).core.observers
         self._info = TurnInfo(branch.id, agent.instructions, list(environment.tools))
         self.environment = replace(environment, observe=partial(self._observers.turn_told, self._info))
+        self.log = environment.log
         self.calls: list[ToolCallRunner] = []
         self.warnings: list[str] = []
         self.rounds = 0
@@ -310,36 +98,64 @@ class Turn(Generic[Out]):
         self._done_before: list[str] = []  # tools called since the question, by turns that ended early
         self._lease: TurnLease | None = None
         self._useful: tuple[Mark, int] | None = None  # after the last calls that ran, with `_stays` at that point
+        self._messages: list[SavedMessage] = []  # that made calls
         self._was_asked = False  # for the answer, near the end of the turn
         self._before_message: Mark | None = None  # under way
+        self._is_steered = False  # words have entered since the last message with calls
 
     async def run(self, prompt: Prompt | None, keep: bool) -> Run[Out]:
         """Runs the whole turn. A turn that ends early rolls the branch back, unless `keep`."""
 
         async def rounds(branch: Branch) -> Run[Out]:
-            if prompt is None:
-                self._go_on(branch)
-            else:
-                await branch.extend(prompt)
-            while True:
-                await self.control.gate()
-                await self.enter_words(branch)
-                step = await self._round(branch)
-                if step.done and not await self._goes_on(branch):
-                    self.control.check_stopped()  # a cancellation may come too late for the last wait
-                    self._take_up_no_more()
-                    return self._so_far(branch, step.output)
+            return await self._to_its_end(branch, await self._first_round(branch, prompt))
 
-        return await self._transaction(rounds, keep, Finished)
+        return await self._transaction(rounds, self._started(prompt, False, keep), Finished)
 
     async def step(self, keep: bool) -> Step[Out]:
         """Runs one round. A round that ends early rolls the branch back, unless `keep`."""
 
         async def one(branch: Branch) -> Step[Out]:
-            self._go_on(branch)
-            return await self._round(branch)
+            return await self._first_round(branch, None)
 
-        return await self._transaction(one, keep)
+        return await self._transaction(one, self._started(None, True, keep))
+
+    async def resume(self, recorded: RecordedTurn) -> Run[Out]:
+        """Goes on with a turn of an earlier process, on a branch that is as its record says."""
+        state, start = recorded.state, recorded.start
+
+        async def rounds(branch: Branch) -> Run[Out]:
+            if state is None:
+                step = await self._first_round(branch, start.prompt)
+            else:
+                self._restore(branch, state, recorded)
+                step = await self._resumed_round(branch, state)
+            if start.once:
+                return self._so_far(branch, step.output if step.done else MISSING)
+            return await self._to_its_end(branch, step)
+
+        return await self._transaction(rounds, start, Finished, recorded.earlier_work())
+
+    async def _first_round(self, branch: Branch, prompt: Prompt | None) -> Step[Out]:
+        """Runs the first round, after the question."""
+        if prompt is None:
+            self._go_on(branch)
+        else:
+            await branch.extend(prompt)
+        return await self._next_round(branch)
+
+    async def _next_round(self, branch: Branch) -> Step[Out]:
+        """Runs a round behind the words that wait, once the turn is not paused."""
+        await self.control.gate()
+        await self.enter_words(branch)
+        return await self._round(branch)
+
+    async def _to_its_end(self, branch: Branch, step: Step[Out]) -> Run[Out]:
+        """Runs rounds after this one until the answer, and on where words enter behind that."""
+        while not step.done or await self._goes_on(branch):
+            step = await self._next_round(branch)
+        self.control.check_stopped()  # a cancellation may come too late for the last wait
+        self._take_up_no_more()
+        return self._so_far(branch, step.output)
 
     async def enter_words(self, branch: Branch, kept: str = "") -> bool:
         """Extends the branch by the words that wait, each as a user's message, behind the `kept` text of a message that
@@ -354,7 +170,7 @@ class Turn(Generic[Out]):
                 continue
             self.control.settle(words)
             self.repeats, self._was_asked, self._useful = Repeats(), False, None  # this is another question
-            self._before_message = branch.mark()
+            self._before_message, self._is_steered = branch.mark(), True
             entered = True
             for each in words:
                 await self.environment.tell(Steered(each.text, each.at_once, kept))
@@ -373,6 +189,71 @@ class Turn(Generic[Out]):
         self.warnings.append(what)
         log.warning(what, branch=self._branch.id)
 
+    def add_call(self, environment: ToolEnvironment, request: CallRequest) -> ToolCallRunner:
+        """Registers a call of the present message."""
+        call = ToolCallRunner(environment, request, self.repeats.why_not(request), len(self.calls))
+        self.repeats.write(call)
+        self.calls.append(call)
+        return call
+
+    async def record_message(self, branch: Branch, begins: int, message: SavedMessage) -> None:
+        """Records the state behind a complete message with calls, before the results of these."""
+        self._messages.append(replace(message, is_steered=self._is_steered))
+        self._is_steered = False
+        useful = None if self._useful is None else (self._useful[0].length, self._useful[1])
+        assert self._lease is not None
+        state = TurnState(
+            base=self._lease.start,
+            n_messages=self._start,
+            n_messages_dropped=self._lease.n_messages_dropped,
+            begins=begins,
+            rounds=self.rounds,
+            generated=self.generated,
+            taken_back=self.taken_back,
+            text=self.text,
+            was_asked=self._was_asked,
+            useful=useful,
+            warnings=tuple(self.warnings),
+            done_before=tuple(self._done_before),
+            messages=tuple(self._messages),
+        )
+        await self.log.wrote(branch, state)
+
+    def _started(self, prompt: Prompt | None, once: bool, keep: bool) -> TurnStart:
+        tools = tuple(self.environment.tools)
+        return TurnStart(prompt, once, keep, self.agent.instructions, tools, self.steering.saved())
+
+    def _restore(self, branch: Branch, state: TurnState, recorded: RecordedTurn) -> None:
+        """Takes over a state, except for its last message."""
+        history = handle_of(branch).state
+        self._start = state.n_messages
+        self.rounds, self.generated, self.taken_back = state.rounds, state.generated, state.taken_back
+        self.text, self._was_asked = state.text, state.was_asked
+        self.warnings, self._done_before = [*state.warnings], [*state.done_before]
+        self._messages = [*state.messages]
+        if state.useful is not None:
+            length, stays = state.useful
+            self._useful = history.mark_at(length, history.tip[1]), stays
+        for message in state.messages[:-1]:
+            self._forget_repeats_before(message)
+            for request in message.calls:
+                call = self.add_call(self.environment, request)
+                call.record = recorded.records.get(len(self.calls) - 1, call.finished)
+            self.repeats.end_message()
+            self.repeats.round_trip()
+
+    async def _resumed_round(self, branch: Branch, state: TurnState) -> Step[Out]:
+        """Finishes the round of the last message of a state."""
+        history = handle_of(branch).state
+        message, self._before_message = state.messages[-1], history.mark_at(state.begins, history.tip[1])
+        self._forget_repeats_before(message)
+        step = await Round(self, branch, state.begins).resume(message, state.text)
+        return await self._judged(branch, step)
+
+    def _forget_repeats_before(self, message: SavedMessage) -> None:
+        if message.is_steered:
+            self.repeats = Repeats()
+
     def rules_for(self, choice: str) -> CallRules:
         """Rules for the next message, given the turn's `choice` ("auto", "required", "none" or the name of a tool)."""
         rules = self._asked_for(choice)
@@ -385,14 +266,17 @@ class Turn(Generic[Out]):
 
     async def _round(self, branch: Branch) -> Step[Out]:
         """Runs one round. Where one more with calls would end the turn, asks the model for its answer first."""
-        may_answer = not callable(self.steering.tool_choice) and self._asked_for("auto").choice == "auto"
-        if self._is_near_end and may_answer and not self._was_asked:
+        if self._is_near_end and self._may_answer and not self._was_asked:
             self._was_asked = True
             await self._ask_for_answer(branch)
         self._before_message = branch.mark()
-        step = await Round(self, branch).run()
+        return await self._judged(branch, await Round(self, branch).run())
+
+    async def _judged(self, branch: Branch, step: Step[Out]) -> Step[Out]:
+        """Takes an answer back that only repeats a note, and asks for another, once."""
         if step.done and self._echoes(step.text):
-            if may_answer and not self._was_asked:
+            if self._may_answer and not self._was_asked:
+                assert self._before_message is not None
                 return await self._answer_anew(branch, self._before_message)
             self.warnings.append(
                 "the answer repeats what stands in place of a result; see docs: My model does not call"
@@ -417,6 +301,11 @@ class Turn(Generic[Out]):
         self._was_asked = True
         await self._ask_for_answer(branch)
         return await self._round(branch)
+
+    @property
+    def _may_answer(self) -> bool:
+        """Whether the next message may be the answer."""
+        return not callable(self.steering.tool_choice) and self._asked_for("auto").choice == "auto"
 
     @property
     def _is_near_end(self) -> bool:
@@ -456,29 +345,43 @@ class Turn(Generic[Out]):
                 self._done_before.insert(0, message.name)
 
     async def _transaction(
-        self, work: Callable[[Branch], Awaitable[T]], keep: bool, to_event: Callable[[T], Event] | None = None
+        self,
+        work: Callable[[Branch], Awaitable[T]],
+        start: TurnStart,
+        to_event: Callable[[T], Event] | None = None,
+        earlier: EarlierWork | None = None,
     ) -> T:
-        self.control.begin(keep)
+        """Runs the turn as a transaction. `earlier`: work of it that its branch holds already."""
+        self.control.begin(start.keep)
         self._observers.turn_began(self._info)
         try:
-            result = await self._leased(work, keep, to_event)
+            result = await self._leased(work, start, to_event, earlier)
         except BaseException as error:
             self._take_up_no_more()  # a turn that did not get its branch, too
             self._observers.turn_ended(self._info, self.rounds, error)
+            if not isinstance(error, GeneratorExit):  # a coroutine that is torn down can await nothing
+                with anyio.CancelScope(shield=True):
+                    await self.log.gave_up(self._branch, error)
             raise
         self._observers.turn_ended(self._info, self.rounds, None)
         return result
 
     async def _leased(
-        self, work: Callable[[Branch], Awaitable[T]], keep: bool, to_event: Callable[[T], Event] | None
+        self,
+        work: Callable[[Branch], Awaitable[T]],
+        start: TurnStart,
+        to_event: Callable[[T], Event] | None,
+        earlier: EarlierWork | None,
     ) -> T:
+        lease = TurnLease(handle_of(self._branch), keep=start.keep, earlier=earlier)
         try:
-            lease = TurnLease(handle_of(self._branch), keep=keep)
             async with lease as handle:
                 branch = Branch(handle)
                 self._start, self._lease = len(branch.messages), lease
                 try:
+                    await self.log.began(branch, start)
                     result = await self._in_time(work(branch))
+                    await self.log.finished(branch, self._so_far(branch))
                     if to_event is not None:
                         await self.environment.tell(to_event(result))
                     return result

@@ -20,33 +20,36 @@ async def test_a_task_runs_beside_its_starter_and_ends_by_itself() -> None:
         came.set()
         await go.wait()
 
-    tasks.start(work, "work")
+    tasks.start(work, go.set, "work")
     gc.collect()
     with anyio.fail_after(PATIENCE):
         await came.wait()
-        (ended,) = [*tasks._ends.values()]
-        go.set()
+        (ended,) = tasks.end()
         await ended.wait()
-    assert tasks.cancel() == []
+    assert tasks.end() == []
 
 
 @pytest.mark.parametrize("begun", [False, True])
-async def test_cancel_ends_all_tasks(begun: bool) -> None:
+async def test_all_tasks_are_told_to_end(begun: bool) -> None:
     tasks, left = BackgroundTasks(), list[str]()
 
-    async def work() -> None:
-        try:
-            await anyio.sleep_forever()
-        finally:
-            left.append("work")
+    def start(name: str) -> None:
+        scope = anyio.CancelScope()
 
-    tasks.start(work, "one")
-    tasks.start(work, "two")
+        async def work() -> None:
+            with scope:
+                await anyio.sleep_forever()
+            left.append(name)
+
+        tasks.start(work, scope.cancel, name)
+
+    start("one")
+    start("two")
     if begun:
         await anyio.lowlevel.checkpoint()
         await anyio.lowlevel.checkpoint()
     with anyio.fail_after(PATIENCE):
-        for ended in tasks.cancel():
+        for ended in tasks.end():
             await ended.wait()
-    assert left == ["work"] * 2
-    assert tasks.cancel() == []
+    assert sorted(left) == ["one", "two"]
+    assert tasks.end() == []

@@ -102,6 +102,7 @@ async def test_a_cancelled_reader_ends_its_stream(open_context: OpenContext) -> 
         await branch.logits()
 
 
+@pytest.mark.unsanitized
 async def test_a_cancelled_reader_gets_no_token_that_came_meanwhile(open_context: OpenContext) -> None:
     async with open_context() as ctx:
         branch = await ctx.branch("The quick")

@@ -149,6 +149,7 @@ async def test_those_who_waited_wait_for_each_other_then(open_context: OpenConte
         assert ctx.stats.prefilled <= len(whole) + 5 * 2 + 1 + 16
 
 
+@pytest.mark.unsanitized
 def test_memory_that_is_short_is_taken_from_what_is_retained() -> None:
     """In a process of its own, whose memory is limited."""
 

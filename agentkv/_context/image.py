@@ -1,0 +1,70 @@
+"""Branches without their cells: their state at one moment, and new branches that are in that state."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .._storage.feed import feed
+from .._storage.layout import BranchImage
+from .branch import new_branch
+from .handle import handle_of
+from .prefill import empty_branch
+
+if TYPE_CHECKING:
+    from agentkv_runtime.engine import StoredBranch
+
+    from .._engine.interface import StepEngine
+    from .branch import Branch
+    from .core import ContextCore
+    from .overflow import Overflow
+
+
+async def image_of(branch: Branch) -> BranchImage:
+    """The branch's present state, also while it runs something. Raises as `Branch.mark` does."""
+    handle = handle_of(branch)
+    state, grammars = handle.state, handle.core.compiler
+    told: list[Any] = []
+
+    def take(engine: StepEngine) -> StoredBranch:
+        hold, (image,) = engine.pin([branch.id])
+        engine.unpin(hold.id)
+        return image
+
+    def tell(image: StoredBranch) -> None:
+        marks = {name: mark.length for name, mark in state.marks.items() if mark.length <= len(image.tokens)}
+        told.extend((state.conversation.cut(len(image.tokens)), marks))
+
+    handle.check_open()
+    await handle.reload()
+    image = await handle.call(take, on_result=tell)
+    conversation, marks = told
+    return BranchImage(
+        tokens=image.tokens,
+        rows=image.rows,
+        rng_stream=image.rng_stream,
+        forks=image.forks,
+        next_logits=image.next_logits,
+        forgotten=image.forgotten,
+        exact_from=image.exact_from,
+        conversation=conversation,
+        marks=marks,
+        output=grammars.saved_output(image),
+    )
+
+
+async def branch_from(
+    core: ContextCore, image: BranchImage, overflow: Overflow | None = None, source: Branch | None = None
+) -> Branch:
+    """A branch in the state of an image; tokens that the cache lacks are computed.
+
+    `source`: a branch whose tokens are the image's first ones, as one that was loaded.
+
+    Raises ContextFull, PositionsExhausted, TooManyBranches.
+    """
+    if not len(image.tokens):
+        branch = await empty_branch(core, overflow)
+        await handle_of(branch).call(lambda engine: engine.set_stream(branch.id, image.rng_stream, image.forks))
+        handle_of(branch).state.restore(image.conversation, image.marks)
+        return branch
+    id, reused = await feed(core.storage, image, None if source is None else source.id)
+    return new_branch(core, id, None, overflow, reused)

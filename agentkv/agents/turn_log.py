@@ -1,0 +1,112 @@
+"""Durable record of a turn, as the turn writes it, and what it says of calls that an earlier process began."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+if TYPE_CHECKING:
+    from .._context.branch import Branch
+    from .._context.core import ContextCore
+    from .._types.run import CallRecord, CallRequest, Run
+    from .turn_state import TurnStart, TurnState
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierCall:
+    """What an earlier process recorded of a call.
+
+    Attributes:
+        record: its outcome; None where it did not end.
+        started: whether its function was about to be called.
+        decided: whether a person had decided on it.
+        denied: reason of a denial; None for an approval.
+    """
+
+    record: CallRecord | None = None
+    started: bool = False
+    decided: bool = False
+    denied: str | None = None
+
+
+class TurnLog(Protocol):
+    """Record of one turn. Each method returns once its entry is durable; what it records happens afterwards.
+
+    `index` counts the calls of the turn, from 0.
+    """
+
+    @property
+    def run_id(self) -> str:
+        """Identifier of the turn, the same in a process that resumes it."""
+        ...
+
+    def earlier(self, index: int, request: CallRequest) -> EarlierCall:
+        """What an earlier process recorded of this call."""
+        ...
+
+    async def began(self, branch: Branch, start: TurnStart) -> None:
+        """The turn begins on a branch that it leases."""
+
+    async def wrote(self, branch: Branch, state: TurnState) -> None:
+        """A message with calls is complete, and on the branch."""
+
+    async def asked(self, index: int, request: CallRequest) -> None:
+        """A person is about to be asked for approval of a call."""
+
+    async def decided(self, index: int, request: CallRequest, denied: str | None) -> None:
+        """A person approved a call, or denied it."""
+
+    async def starts(self, index: int, request: CallRequest) -> None:
+        """The function of a call is about to be called."""
+
+    async def ended(self, index: int, request: CallRequest, record: CallRecord) -> None:
+        """A call has ended; the model reads its result afterwards."""
+
+    async def finished(self, branch: Branch, run: Run[Any]) -> None:
+        """The turn is done; its answer is on the branch."""
+
+    async def gave_up(self, branch: Branch, error: BaseException) -> None:
+        """The turn ended early; the branch is as it stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoTurnLog:
+    """Record of a turn without a journal: it keeps nothing."""
+
+    run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def earlier(self, index: int, request: CallRequest) -> EarlierCall:
+        """See TurnLog."""
+        return EarlierCall()
+
+    async def began(self, branch: Branch, start: TurnStart) -> None:
+        """See TurnLog."""
+
+    async def wrote(self, branch: Branch, state: TurnState) -> None:
+        """See TurnLog."""
+
+    async def asked(self, index: int, request: CallRequest) -> None:
+        """See TurnLog."""
+
+    async def decided(self, index: int, request: CallRequest, denied: str | None) -> None:
+        """See TurnLog."""
+
+    async def starts(self, index: int, request: CallRequest) -> None:
+        """See TurnLog."""
+
+    async def ended(self, index: int, request: CallRequest, record: CallRecord) -> None:
+        """See TurnLog."""
+
+    async def finished(self, branch: Branch, run: Run[Any]) -> None:
+        """See TurnLog."""
+
+    async def gave_up(self, branch: Branch, error: BaseException) -> None:
+        """See TurnLog."""
+
+
+def new_turn_log(core: ContextCore, call_key: str | None = None) -> TurnLog:
+    """The record of a new turn in a Context; `call_key` is the key of the call that begins it."""
+    if core.journal is None:
+        return NoTurnLog(call_key or uuid.uuid4().hex)
+    return cast(TurnLog, core.journal.turn_log(call_key))

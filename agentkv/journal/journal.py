@@ -1,0 +1,270 @@
+"""Journal: a file in which agents' turns are recorded as they go, so that another process can go on with them."""
+
+from __future__ import annotations
+
+import sqlite3
+import uuid
+import weakref
+from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeVar, cast
+
+from filelock import FileLock, Timeout
+
+from .._context.branch import Branch
+from .._context.context import Context
+from .._context.handle import core_of, handle_of
+from .._context.image import branch_from, image_of
+from .._engine.loop import in_thread
+from .._types.checks import A_FILE, checked_bool, checked_name, checked_path, checked_word
+from .._types.errors import InvalidInput, JournalError
+from .._types.show import preview
+from . import runs
+from .snapshots import SnapshotTable
+from .states import StateTable
+from .turns import JournalTurnLog
+from .unfinished import UnfinishedRun
+from .writer import JournalWriter, unreadable
+
+if TYPE_CHECKING:
+    from .._context.core import ContextCore
+    from .._context.handle import BranchRecord
+    from .._context.overflow import Overflow
+    from .._storage.layout import BranchImage
+    from .runs import RunInfo
+
+T = TypeVar("T")
+Sync = Literal["normal", "full"]
+
+
+class Journal:
+    """A durable record of agents' turns, in an SQLite database: `kv.Context.open(..., journal=kv.Journal("runs.db"))`.
+
+    Every turn on a branch of the Context is recorded before it counts: its question, each message with calls once it is
+    complete, each call before it starts and its result before the model reads it, approvals asked and given, adopted
+    branches, the answer; with token ids. After the process ended, however it did, `unfinished` yields the turns that it
+    left, and `UnfinishedRun.resume` goes on with them.
+
+    One process at a time runs turns on a journal; others may read it (`agentkv runs`).
+
+    Args:
+        path: path of the database, made where it does not exist. Its folder must exist. It holds the conversations in
+            plain text, readable by its owner.
+        sync: "normal": an entry outlives the process, however that ends, but perhaps not a loss of power. "full": it is
+            on the disk before anything goes on.
+
+    Raises:
+        InvalidInput: an invalid argument.
+    """
+
+    def __init__(self, path: str | Path, sync: Sync = "normal") -> None:
+        self.path = checked_path(path, "path", A_FILE).absolute()
+        self.sync = checked_word(sync, "sync", ("normal", "full"))
+        self.at_work: set[str] = set()
+        self._keys: weakref.WeakKeyDictionary[BranchRecord, str] = weakref.WeakKeyDictionary()
+        self._states = StateTable()
+        self._snapshots = SnapshotTable()
+        self._models: weakref.WeakKeyDictionary[ContextCore, str] = weakref.WeakKeyDictionary()
+        self._owed: list[Callable[[sqlite3.Connection], None]] = []
+        self._cores: list[ContextCore] = []
+        self._lock = FileLock(f"{self.path}.lock", thread_local=False)
+        self._writer: JournalWriter | None = None
+
+    def __repr__(self) -> str:
+        return f"<Journal {self.path}>"
+
+    async def unfinished(self, context: Context, *, cancelled: bool = False) -> AsyncIterator[UnfinishedRun]:
+        """Turns that processes left unfinished, oldest first: `async for left in journal.unfinished(ctx): ...`.
+
+        Those are the turns that ran when their process or their Context ended. Turns of models with another tokenizer
+        are left out, and so are those that a call of another unfinished turn began: that one resumes them.
+
+        Args:
+            context: a Context that was opened with this journal.
+            cancelled: yield turns as well that were cancelled, as by Ctrl-C under asyncio, if each was the last of its
+                branch.
+
+        Raises:
+            InvalidInput: the Context was opened without this journal.
+            JournalError: the journal cannot be read.
+        """
+        core = self._core_of(context)
+        model = await self._model(core)
+        wanted = checked_bool(cancelled, "cancelled")
+        for info in await self.write(partial(runs.unfinished_runs, model=model, cancelled=wanted)):
+            if info.id not in self.at_work:
+                yield UnfinishedRun(self, core, info)
+
+    async def track(self, branch: Branch, name: str) -> None:
+        """Records the present state of a branch under a name, for `branch` in a later process; from then on, its state
+        after each turn. Another branch of that name loses it.
+
+        Raises:
+            InvalidInput: an invalid name, or a branch of a Context without this journal.
+            JournalError: the journal cannot be written.
+        """
+        if not isinstance(branch, Branch):
+            raise InvalidInput(f"branch is {preview(branch)}, but it must be a Branch")
+        self._core_of(branch.context)
+        checked_name(name, "the name of a branch")
+        await self.write_branch(branch, lambda connection, key, state: None, present=True, name=name)
+
+    async def branch(self, context: Context, name: str, *, overflow: Overflow | None = None) -> Branch:
+        """The branch that was tracked under a name, as its last turn left it.
+
+        Keys and values are read from a file that `Branch.save` wrote of it, as far as there is one; other tokens are
+        computed. An unfinished turn of the branch is not part of it.
+
+        Raises:
+            JournalError: no branch has that name, or the journal cannot be read.
+            InvalidInput: the Context was opened without this journal.
+            SnapshotMismatch: the branch is of a model with another tokenizer.
+            ContextFull, PositionsExhausted, TooManyBranches: there is no room for it.
+        """
+        core = self._core_of(context)
+        checked_name(name, "the name of a branch")
+        row = await self.write(partial(runs.find_branch, name=name))
+        if row is None:
+            names = ", ".join(await self.write(runs.branch_names)) or "none yet"
+            raise JournalError(f"the journal {self.path} has no branch {name!r}; there are: {names}")
+        runs.check_model(row.model, await self._model(core), f"branch {name!r}")
+        return await self.restore(core, row.id, row.state, overflow)
+
+    async def runs(self) -> list[RunInfo]:
+        """All turns in the journal, oldest first, without their calls. Raises JournalError."""
+        return await self.write(runs.list_runs)
+
+    async def drop(self, run: str) -> None:
+        """Removes a turn from the journal, with what only it needs. Raises JournalError for one that runs, or if there
+        is none."""
+        if run in self.at_work:
+            raise JournalError(f"run {run} is at work in this process; cancel it first")
+        await self.write(partial(runs.drop_run, run=run))
+
+    # For the turns of its Contexts.
+
+    def attach(self, core: ContextCore) -> None:
+        """Opens the journal for a Context. Raises JournalError if another process has it."""
+        if self._writer is None:
+            if not self.path.parent.is_dir():
+                raise JournalError(f"the journal {self.path} cannot be made: there is no folder {self.path.parent}")
+            try:
+                self._lock.acquire(timeout=0)
+            except Timeout:
+                raise JournalError(
+                    f"the journal {self.path} is used by another process; end that, or give each process its own"
+                ) from None
+            except OSError as error:
+                raise JournalError(f"the journal {self.path} cannot be locked: {error}") from error
+            try:
+                self._writer = JournalWriter(self.path, self.sync, self._states.forget)
+            except BaseException:
+                self._lock.release()
+                raise
+        self._cores.append(core)
+
+    def detach(self, core: ContextCore) -> None:
+        """Closes the journal for a Context; blocks until what is queued is written. Idempotent."""
+        if core not in self._cores:
+            return
+        self._cores.remove(core)
+        if not self._cores and self._writer is not None:
+            self._writer.close()
+            self._writer = None
+            self._lock.release()
+
+    def turn_log(self, run_id: str | None) -> JournalTurnLog:
+        """Record for a new turn; `run_id` is the key of the call that begins it."""
+        return JournalTurnLog(self, run_id or uuid.uuid4().hex)
+
+    async def left_by_call(self, core: ContextCore, call_key: str) -> UnfinishedRun | None:
+        """The turn that an earlier process began for a call; None for none, and for one that failed."""
+        info = await self.write(partial(runs.find_run, run=call_key))
+        if info is None or info.status not in (runs.RUNNING, "finished") or info.id in self.at_work:
+            return None
+        return UnfinishedRun(self, core, info)
+
+    async def adopted(self, branch: Branch) -> None:
+        """Records the state of a branch that adopted another one, where the journal knows it."""
+        if handle_of(branch).record in self._keys:
+            await self.write_branch(branch, lambda connection, key, state: None, present=True)
+
+    async def saved(self, path: Path, tokens: Mapping[str, bytes]) -> None:
+        """Records that the keys and values of these tokens (int32) are in a file."""
+        await self.write(partial(self._snapshots.add, path=path, tokens=tokens))
+
+    async def write_branch(
+        self,
+        branch: Branch,
+        enter: Callable[[sqlite3.Connection, str, int], None],
+        *,
+        present: bool,
+        name: str | None = None,
+    ) -> None:
+        """Writes the state of a branch, and what `enter` enters with its key and the state's id. `present`: that state
+        is the branch's from then on."""
+        handle = handle_of(branch)
+        model = await self._model(handle.core)
+        image = await image_of(branch)
+        key = self._keys.setdefault(handle.record, uuid.uuid4().hex)
+        parent = None if branch.parent is None else self._keys.get(handle_of(branch.parent).record)
+
+        def entry(connection: sqlite3.Connection) -> None:
+            state = self._states.write(connection, key, image, parent)
+            if present:
+                runs.set_branch(connection, key, state, model, name, parent)
+            enter(connection, key, state)
+
+        await self.write(entry)
+
+    async def restore(self, core: ContextCore, key: str, state: int, overflow: Overflow | None = None) -> Branch:
+        """Makes a branch in a recorded state. Raises JournalError, ContextFull and so on."""
+        image: BranchImage = await self.write(lambda connection: self._states.read(connection, key, state))
+        snapshot = await self.write(partial(self._snapshots.find, tokens=image.tokens.tobytes()))
+        async with self._snapshots.loaded(core, snapshot) as source:
+            try:
+                branch = await branch_from(core, image, overflow, source)
+            except InvalidInput as error:
+                raise unreadable(self.path, error) from error
+        self._keys[handle_of(branch).record] = key
+        return branch
+
+    async def write(self, entry: Callable[[sqlite3.Connection], T]) -> T:
+        """Runs an entry on the journal's thread, behind those that are owed; returns once it is committed.
+
+        Raises JournalError.
+        """
+        if self._writer is None:
+            raise JournalError(f"the journal {self.path} is closed; open a Context with journal=")
+        owed, self._owed = self._owed, []
+
+        def enter(connection: sqlite3.Connection) -> T:
+            for each in owed:
+                each(connection)
+            return entry(connection)
+
+        try:
+            return await self._writer.write(self._cores[0].loop, enter)
+        except JournalError:
+            self._owed = owed + self._owed
+            raise
+
+    def owe(self, entry: Callable[[sqlite3.Connection], None]) -> None:
+        """Has an entry that could not be written go ahead of the next one."""
+        self._owed.append(entry)
+
+    def _core_of(self, context: Context) -> ContextCore:
+        if not isinstance(context, Context):
+            raise InvalidInput(f"context is {preview(context)}, but it must be a Context")
+        core = core_of(context)
+        if cast(Journal | None, core.journal) is not self:
+            raise InvalidInput("the Context was opened without this journal; pass journal= to Context.open")
+        core.loop.check_open()
+        return core
+
+    async def _model(self, core: ContextCore) -> str:
+        """Identity of the tokenizer, which the tokens are of."""
+        if core not in self._models:
+            self._models[core] = (await in_thread(core.loop, core.model_key)).tokenizer
+        return self._models[core]

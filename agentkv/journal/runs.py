@@ -1,0 +1,298 @@
+"""Rows of branches and turns in a journal. All functions are for the journal's thread."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from .._types.errors import JournalError, SnapshotMismatch
+from .._types.run import CallRecord, CallRequest
+from ..agents.turn_state import TurnStart, TurnState
+from .records import record_of, request_of, start_of, state_of
+
+RUNNING = "running"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCall:
+    """A call of a turn in a journal.
+
+    Attributes:
+        request: the call.
+        asked: whether a person was asked for approval.
+        decided: whether that person decided.
+        denied: reason of a denial; None for an approval, and where nobody decided.
+        started: whether its function was about to be called.
+        record: its outcome; None where it has not ended.
+    """
+
+    request: CallRequest
+    asked: bool
+    decided: bool
+    denied: str | None
+    started: bool
+    record: CallRecord | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """A turn in a journal.
+
+    Attributes:
+        id: its identifier.
+        status: "running" (or left by a process that ended), "finished", "failed", "cancelled" or "dropped".
+        branch: name of its branch, or the identifier that the journal gave it.
+        parent: id of the turn whose call began it; None for none.
+        start: its beginning.
+        answer: text of its answer; why it failed; None while it runs.
+        began: Unix time of its beginning, in seconds.
+        ended: Unix time of its end, in seconds; None while it runs.
+        calls: its calls, by number.
+        rounds: number of its messages with calls.
+    """
+
+    id: str
+    status: str
+    branch: str
+    parent: str | None
+    start: TurnStart
+    answer: str | None
+    began: float
+    ended: float | None
+    calls: Mapping[int, RecordedCall] = field(default_factory=dict)
+    rounds: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LastMessage:
+    """The last complete message with calls of a turn.
+
+    Attributes:
+        branch_state: id of the branch's state behind it.
+        turn_state: the turn's state behind it.
+    """
+
+    branch_state: int
+    turn_state: TurnState
+
+
+def begin_run(connection: sqlite3.Connection, run: str, parent: str | None, branch: str, start: str, base: int) -> None:
+    """Enters a turn that begins; what an earlier attempt of the same call left is removed."""
+    for table, column in (("messages", "run"), ("calls", "run"), ("runs", "id")):
+        connection.execute(f"DELETE FROM {table} WHERE {column} = ?", (run,))
+    connection.execute(
+        "INSERT INTO runs (id, branch, parent, start, base, status, began) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (run, branch, parent, start, base, RUNNING, time.time()),
+    )
+
+
+def end_run(connection: sqlite3.Connection, run: str, status: str, answer: str | None) -> None:
+    """Enters the end of a turn."""
+    connection.execute(
+        "UPDATE runs SET status = ?, answer = ?, ended = ? WHERE id = ?", (status, answer, time.time(), run)
+    )
+
+
+def set_branch(
+    connection: sqlite3.Connection, branch: str, state: int, model: str, name: str | None, parent: str | None
+) -> None:
+    """Enters the present state of a branch; a `name` is taken from the branch that has it."""
+    if name is not None:
+        connection.execute("UPDATE branches SET name = NULL WHERE name = ? AND id != ?", (name, branch))
+    connection.execute(
+        "INSERT INTO branches (id, name, parent, model, state, updated) VALUES (?, ?, ?, ?, ?, ?) "
+        "ON CONFLICT (id) DO UPDATE SET state = excluded.state, updated = excluded.updated, "
+        "name = coalesce(excluded.name, name)",
+        (branch, name, parent, model, state, time.time()),
+    )
+
+
+def add_message(connection: sqlite3.Connection, run: str, rounds: int, branch_state: int, turn_state: str) -> None:
+    """Enters a complete message with calls."""
+    connection.execute("INSERT INTO messages VALUES (?, ?, ?, ?)", (run, rounds, branch_state, turn_state))
+
+
+def note_call(connection: sqlite3.Connection, run: str, number: int, request: str, **values: object) -> None:
+    """Enters something of a call: `asked`, `denied`, `started`, or `ended` and `record`."""
+    columns = ", ".join(f"{name} = ?" for name in values)
+    connection.execute(
+        "INSERT INTO calls (run, number, request) VALUES (?, ?, ?) "
+        "ON CONFLICT (run, number) DO UPDATE SET request = excluded.request",
+        (run, number, request),
+    )
+    connection.execute(f"UPDATE calls SET {columns} WHERE run = ? AND number = ?", (*values.values(), run, number))
+
+
+def calls_of(connection: sqlite3.Connection, run: str) -> dict[int, RecordedCall]:
+    """Calls of a turn, by number."""
+    rows = connection.execute(
+        "SELECT number, request, asked, denied, started, record FROM calls WHERE run = ? ORDER BY number", (run,)
+    )
+    return {
+        number: RecordedCall(
+            request=request_of(request),
+            asked=asked is not None,
+            decided=denied is not None,
+            denied=denied or None,
+            started=started is not None,
+            record=None if record is None else record_of(record),
+        )
+        for number, request, asked, denied, started, record in rows
+    }
+
+
+def last_message(connection: sqlite3.Connection, run: str) -> LastMessage | None:
+    """The last complete message with calls of a turn; None before the first."""
+    rows = connection.execute(
+        "SELECT branch_state, turn_state FROM messages WHERE run = ? ORDER BY round", (run,)
+    ).fetchall()
+    return LastMessage(rows[-1][0], state_of([text for _, text in rows])) if rows else None
+
+
+_COLUMNS = (
+    "SELECT runs.id, status, coalesce(name, branch), runs.parent, start, answer, began, ended FROM runs "
+    "LEFT JOIN branches ON branches.id = branch "
+)
+
+
+def list_runs(connection: sqlite3.Connection, status: str | None = None) -> list[RunInfo]:
+    """Turns, oldest first; only those of one `status` where that is given. Without calls."""
+    where, given = ("WHERE status = ? ", (status,)) if status else ("", ())
+    rows = connection.execute(f"{_COLUMNS}{where}ORDER BY began, runs.rowid", given).fetchall()
+    return [_info(row) for row in rows]
+
+
+def find_run(connection: sqlite3.Connection, run: str) -> RunInfo | None:
+    """The turn of an id, with its calls; None if there is none."""
+    row = connection.execute(f"{_COLUMNS}WHERE runs.id = ?", (run,)).fetchone()
+    if row is None:
+        return None
+    (rounds,) = connection.execute("SELECT count(*) FROM messages WHERE run = ?", (run,)).fetchone()
+    info = _info(row)
+    return RunInfo(
+        info.id, info.status, info.branch, info.parent, info.start, info.answer, info.began, info.ended,
+        calls_of(connection, run), rounds,
+    )  # fmt: skip
+
+
+def _info(row: tuple[str, str, str, str | None, str, str | None, float, float | None]) -> RunInfo:
+    id, status, branch, parent, start, answer, began, ended = row
+    return RunInfo(id, status, branch, parent, start_of(start), answer, began, ended)
+
+
+def remove_unused(connection: sqlite3.Connection) -> None:
+    """Deletes turns that were dropped, and states and conversations that nothing needs any more."""
+    dropped = "(SELECT id FROM runs WHERE status = 'dropped')"
+    connection.execute(f"DELETE FROM messages WHERE run IN {dropped}")
+    connection.execute(f"DELETE FROM calls WHERE run IN {dropped}")
+    connection.execute("DELETE FROM runs WHERE status = 'dropped'")
+    connection.execute(
+        "WITH RECURSIVE used (id) AS (SELECT state FROM branches UNION SELECT base FROM runs "
+        "UNION SELECT branch_state FROM messages UNION "
+        "SELECT base FROM states JOIN used ON states.id = used.id WHERE base IS NOT NULL) "
+        "DELETE FROM states WHERE id NOT IN used"
+    )
+    connection.execute(
+        "WITH RECURSIVE used (id) AS (SELECT conversation FROM states UNION "
+        "SELECT previous FROM conversations JOIN used ON conversations.id = used.id WHERE previous IS NOT NULL) "
+        "DELETE FROM conversations WHERE id NOT IN used"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class BranchRow:
+    """A branch in a journal.
+
+    Attributes:
+        id: its identifier.
+        model: identity of its tokenizer.
+        state: id of its present state.
+    """
+
+    id: str
+    model: str
+    state: int
+
+
+# The last turn of its branch, which is as it was before it.
+_CANCELLED = (
+    "status = 'cancelled' AND branches.state = base AND runs.parent IS NULL AND "
+    "NOT EXISTS (SELECT 1 FROM runs AS later WHERE later.branch = runs.branch AND later.rowid > runs.rowid)"
+)
+
+
+def unfinished_runs(connection: sqlite3.Connection, model: str, cancelled: bool) -> list[RunInfo]:
+    """Turns that run or were left, of branches of this tokenizer, oldest first, with their calls; without those that a
+    call of another one began. With `cancelled` those as well that were cancelled and can go on."""
+    left = f"(status = 'running' OR ({_CANCELLED}))" if cancelled else "status = 'running'"
+    rows = connection.execute(
+        f"SELECT runs.id FROM runs JOIN branches ON branches.id = branch WHERE {left} AND model = ? "
+        "AND NOT EXISTS (SELECT 1 FROM runs AS caller WHERE caller.id = runs.parent AND caller.status = 'running') "
+        "ORDER BY began, runs.rowid",
+        (model,),
+    ).fetchall()
+    found = [find_run(connection, run) for (run,) in rows]
+    return [info for info in found if info is not None]
+
+
+def find_branch(connection: sqlite3.Connection, name: str) -> BranchRow | None:
+    """The branch of a name; None if there is none."""
+    row = connection.execute("SELECT id, model, state FROM branches WHERE name = ?", (name,)).fetchone()
+    return None if row is None else BranchRow(*row)
+
+
+def branch_names(connection: sqlite3.Connection) -> list[str]:
+    """Names of the branches, in order."""
+    rows = connection.execute("SELECT name FROM branches WHERE name IS NOT NULL ORDER BY name")
+    return [repr(name) for (name,) in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class LeftRun:
+    """A turn that a process left.
+
+    Attributes:
+        info: the turn, with its calls.
+        branch: identifier of its branch.
+        base: id of the branch's state before the turn.
+        base_length: tokens of that.
+        last: its last complete message with calls; None before the first.
+    """
+
+    info: RunInfo
+    branch: str
+    base: int
+    base_length: int
+    last: LastMessage | None
+
+
+def left_run(connection: sqlite3.Connection, run: str) -> LeftRun:
+    """The turn of an id, which has not ended, or was cancelled; it runs again. Raises JournalError."""
+    info = find_run(connection, run)
+    if info is None or info.status not in (RUNNING, "cancelled"):
+        raise JournalError(f"run {run} is not left unfinished any more; read the journal again")
+    connection.execute("UPDATE runs SET status = 'running', answer = NULL, ended = NULL WHERE id = ?", (run,))
+    branch, base, length = connection.execute(
+        "SELECT branch, runs.base, kept + length(tokens) / 4 FROM runs JOIN states ON states.id = runs.base "
+        "WHERE runs.id = ?",
+        (run,),
+    ).fetchone()
+    return LeftRun(info, branch, base, length, last_message(connection, run))
+
+
+def drop_run(connection: sqlite3.Connection, run: str) -> None:
+    """Removes a turn, and those that its calls began. Raises JournalError if there is none."""
+    if find_run(connection, run) is None:
+        raise JournalError(f"the journal has no run {run}")
+    connection.execute("UPDATE runs SET status = 'dropped' WHERE id = ? OR id LIKE ?", (run, f"{run}-%"))
+    remove_unused(connection)
+
+
+def check_model(recorded: str, present: str, what: str) -> None:
+    """Raises SnapshotMismatch where the tokenizers differ."""
+    if recorded != present:
+        raise SnapshotMismatch(
+            f"{what} was recorded with another tokenizer, in which its tokens mean something else; open its own model"
+        )

@@ -1,0 +1,122 @@
+"""The record of one turn in a journal, as its turn writes it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from .._types.errors import AgentKVError, ContextClosed
+from .._types.log import log
+from .._types.show import safe_str
+from ..agents.turn_log import EarlierCall
+from . import runs
+from .records import text_of_record, text_of_request, text_of_start, text_of_state
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from .._context.branch import Branch
+    from .._types.run import CallRecord, CallRequest, Run
+    from ..agents.turn_state import TurnStart, TurnState
+    from .journal import Journal
+    from .runs import RecordedCall
+
+
+class JournalTurnLog:
+    """Record of one turn. See `TurnLog`.
+
+    Attributes:
+        run_id: id of the turn.
+    """
+
+    def __init__(self, journal: Journal, run_id: str, earlier: Mapping[int, RecordedCall] | None = None) -> None:
+        """`earlier`: calls that an earlier process recorded, for a turn that goes on."""
+        self.run_id = run_id
+        self._journal = journal
+        self._goes_on = earlier is not None
+        self._keeps = False
+        self._earlier = dict(earlier or {})
+
+    def earlier(self, index: int, request: CallRequest) -> EarlierCall:
+        """See TurnLog. A call that the model now makes otherwise is another one."""
+        found = self._earlier.pop(index, None)
+        if found is None:
+            return EarlierCall()
+        if text_of_request(found.request) != text_of_request(request):
+            log.warning("a call ran before the process ended, and is made otherwise now", tool=found.request.name)
+            return EarlierCall()
+        return EarlierCall(found.record, found.started, found.decided, found.denied)
+
+    async def began(self, branch: Branch, start: TurnStart) -> None:
+        """See TurnLog. A turn that goes on has begun."""
+        self._journal.at_work.add(self.run_id)
+        self._keeps = start.keep
+        if self._goes_on:
+            return
+        parent, _, _ = self.run_id.rpartition("-")  # the id of a call's turn is the call's key
+        text = text_of_start(start)
+
+        def enter(connection: sqlite3.Connection, key: str, state: int) -> None:
+            runs.begin_run(connection, self.run_id, parent or None, key, text, state)
+
+        await self._journal.write_branch(branch, enter, present=True)
+
+    async def wrote(self, branch: Branch, state: TurnState) -> None:
+        """See TurnLog."""
+        text = text_of_state(state)
+
+        def enter(connection: sqlite3.Connection, key: str, row: int) -> None:
+            runs.add_message(connection, self.run_id, state.rounds, row, text)
+
+        await self._journal.write_branch(branch, enter, present=False)
+
+    async def asked(self, index: int, request: CallRequest) -> None:
+        """See TurnLog."""
+        await self._note(index, request, asked=time.time())
+
+    async def decided(self, index: int, request: CallRequest, denied: str | None) -> None:
+        """See TurnLog."""
+        await self._note(index, request, denied=denied or "")
+
+    async def starts(self, index: int, request: CallRequest) -> None:
+        """See TurnLog."""
+        await self._note(index, request, started=time.time())
+
+    async def ended(self, index: int, request: CallRequest, record: CallRecord) -> None:
+        """See TurnLog."""
+        await self._note(index, request, ended=time.time(), record=text_of_record(record))
+
+    async def finished(self, branch: Branch, run: Run[Any]) -> None:
+        """See TurnLog."""
+
+        def enter(connection: sqlite3.Connection, key: str, state: int) -> None:
+            runs.end_run(connection, self.run_id, "finished", run.text)
+
+        await self._journal.write_branch(branch, enter, present=True)
+        self._journal.at_work.discard(self.run_id)
+
+    async def gave_up(self, branch: Branch, error: BaseException) -> None:
+        """See TurnLog. A turn that ends with its Context or its process is left as it is. A failure to write is logged:
+        the turn has an error already."""
+        self._journal.at_work.discard(self.run_id)
+        if isinstance(error, ContextClosed | KeyboardInterrupt | SystemExit):
+            return
+        status = "failed" if isinstance(error, Exception) else "cancelled"
+        why = f"{type(error).__name__}: {safe_str(error)}"
+
+        def end(connection: sqlite3.Connection) -> None:
+            runs.end_run(connection, self.run_id, status, why)
+
+        try:
+            if self._keeps and not branch.closed:
+                await self._journal.write_branch(branch, lambda connection, key, state: end(connection), present=True)
+            else:  # the branch is as it was
+                await self._journal.write(end)
+        except AgentKVError as failure:
+            self._journal.owe(end)
+            log.warning("the end of a turn could not be recorded yet", run=self.run_id, why=str(failure))
+
+    async def _note(self, index: int, request: CallRequest, **values: object) -> None:
+        text = text_of_request(request)
+        await self._journal.write(lambda connection: runs.note_call(connection, self.run_id, index, text, **values))

@@ -1,0 +1,147 @@
+"""A turn that an earlier process left unfinished."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from .._types.errors import InvalidInput
+from .._types.show import preview
+from ..agents.agent import Agent
+from ..agents.approval import approver_of
+from ..agents.resuming import TakenUp, check_tools, recorded_output, resume_turn, stream_resumed
+from ..agents.turn_state import RecordedTurn
+from . import runs
+from .turns import JournalTurnLog
+
+if TYPE_CHECKING:
+    from .._context.core import ContextCore
+    from .._types.checks import Prompt
+    from .._types.run import Run
+    from ..agents.approval import Approve
+    from ..agents.run_context import RunContext
+    from ..agents.stream import AgentStream
+    from .journal import Journal
+    from .runs import RecordedCall, RunInfo
+
+Deps = TypeVar("Deps")
+Out = TypeVar("Out")
+
+
+class UnfinishedRun:
+    """A turn that a process left, by `Journal.unfinished`. It goes on by `resume`, once.
+
+    Attributes:
+        id: identifier of the turn, the same as in `agentkv runs`.
+    """
+
+    def __init__(self, journal: Journal, core: ContextCore, info: RunInfo) -> None:
+        """Private: use `Journal.unfinished`."""
+        self.id = info.id
+        self._journal = journal
+        self._core = core
+        self._info = info
+
+    def __repr__(self) -> str:
+        return f"<UnfinishedRun {self.id} of {self.branch!r}: {self.rounds} rounds, {len(self.calls)} calls>"
+
+    @property
+    def branch(self) -> str:
+        """Name of its branch as `Journal.track` has it; without one, an identifier."""
+        return self._info.branch
+
+    @property
+    def prompt(self) -> Prompt | None:
+        """The question; None where its branch held that."""
+        return self._info.start.prompt
+
+    @property
+    def instructions(self) -> str:
+        """Instructions of its agent."""
+        return self._info.start.instructions
+
+    @property
+    def tools(self) -> list[str]:
+        """Names of the tools of its agent."""
+        return list(self._info.start.tools)
+
+    @property
+    def began(self) -> float:
+        """Unix time of its beginning, in seconds."""
+        return self._info.began
+
+    @property
+    def rounds(self) -> int:
+        """Number of its complete messages with calls."""
+        return self._info.rounds
+
+    @property
+    def calls(self) -> list[RecordedCall]:
+        """Its calls so far, in the order of the model."""
+        return list(self._info.calls.values())
+
+    async def resume(self, agent: Agent[Deps, Out], *, deps: Any = None, approve: Approve | None = None) -> Run[Out]:
+        """Goes on with the turn from its last complete step, to its end. The record of it is that of the whole turn.
+
+        Calls that ended are not made again. A call that had started is made again if its tool is `idempotent`, else the
+        model reads that its outcome is not known. A message under way is written again: with the same model and
+        sampling seed, the same one. Approvals that were given count.
+
+        Args:
+            agent: the agent of the turn, or one with the same tools. Its limits apply to the whole turn, `max_seconds`
+                to what is left of it.
+            deps: see `Agent.run`.
+            approve: see `Agent.run`.
+
+        Raises:
+            InvalidInput: the agent lacks tools that the turn has called, or the turn was taken up already.
+            JournalError: the journal cannot be read or written.
+            AgentKVError: as `Agent.run` does; also ContextFull, while the branch is restored.
+        """
+        return await resume_turn(agent, await self._taken_up(agent), deps, approver_of(approve))
+
+    def stream(self, agent: Agent[Deps, Out], *, deps: Any = None, approve: Approve | None = None) -> AgentStream[Out]:
+        """Goes on with the turn as `resume` does, and yields its events, as `Agent.stream` does."""
+        return stream_resumed(agent, partial(self._taken_up, agent), deps, approve, self._info.start.keep)
+
+    async def drop(self) -> None:
+        """Gives the turn up; its branch is as it was before the turn. Raises JournalError."""
+        await self._journal.drop(self.id)
+
+    async def output_of(self, agent: Agent[Any, Out], context: RunContext[Any]) -> Out:
+        """Output of the turn, which a call of another turn began. Goes on with it, unless it is finished."""
+        if self._info.status == runs.RUNNING:
+            taken = await self._taken_up(agent)
+            async with taken.branch:
+                ask = context._ask or approver_of(None)
+                return (await resume_turn(agent, taken, context.deps, ask)).output
+        calls = [call.record for call in self.calls if call.record is not None]
+        has_tools = bool(self._info.start.tools)
+        return recorded_output(agent, self._info.answer or "", calls, self._core.chat.format, has_tools)
+
+    async def _taken_up(self, agent: Agent[Any, Any]) -> TakenUp:
+        if not isinstance(agent, Agent):
+            raise InvalidInput(f"agent is {preview(agent)}, but it must be an Agent")
+        at_work = self._journal.at_work
+        if self.id in at_work:
+            raise InvalidInput(f"run {self.id} goes on already; each is resumed once")
+        at_work.add(self.id)
+        try:
+            await check_tools(agent, {call.request.name for call in self.calls if call.started})
+            return await self._restored()
+        except BaseException:
+            at_work.discard(self.id)
+            raise
+
+    async def _restored(self) -> TakenUp:
+        left = await self._journal.write(partial(runs.left_run, run=self.id))
+        records = {number: call.record for number, call in left.info.calls.items() if call.record is not None}
+        log, start = JournalTurnLog(self._journal, self.id, left.info.calls), left.info.start
+        if left.last is None:
+            branch = await self._journal.restore(self._core, left.branch, left.base)
+            return TakenUp(RecordedTurn(start, None, records), branch, log)
+        before = None
+        if left.last.turn_state.base < left.base_length:  # room was made in the turn
+            before = await self._journal.restore(self._core, left.branch, left.base)
+        branch = await self._journal.restore(self._core, left.branch, left.last.branch_state)
+        return TakenUp(RecordedTurn(start, left.last.turn_state, records, before), branch, log)

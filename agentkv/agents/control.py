@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -12,6 +12,10 @@ from .._aio.scope import move_on_after
 from .._types.checks import checked_text
 from .._types.errors import ContextClosed, InvalidInput, TurnNotRunning, TurnStopped
 from .._types.show import preview
+
+if TYPE_CHECKING:
+    from .forking import TurnCopy
+    from .running import RunningTurn
 
 
 class Words:
@@ -79,14 +83,17 @@ class TurnControl:
         self.keep: bool | None = None
         self.over = anyio.Event()
         self._left = False
-        self._resumed: anyio.Event | None = None  # while it is paused
+        self._paused = False
+        self._holds = 0  # forks that are being made
+        self._moved = anyio.Event()  # set, and replaced, when any of these changes
+        self._point: Callable[[], TurnCopy] | None = None  # copies the turn, where that is possible
         self._end_part: Callable[[], None] | None = None  # of the message under way
         self._bounds: move_on_after | None = None
 
     @property
     def paused(self) -> bool:
         """Whether no token is generated and no call begins."""
-        return self._resumed is not None
+        return self._paused
 
     @property
     def interrupts(self) -> bool:
@@ -98,7 +105,7 @@ class TurnControl:
         if not isinstance(text, str) or not text.strip():
             raise InvalidInput(f"text is {preview(text)}, but it must be the words of a user's message")
         words = Words(checked_text(text, "text"), bool(at_once))
-        self._check_runs("steer")
+        self.check_runs("steer")
         self.waiting.append(words)
         if at_once:
             self._end()
@@ -106,18 +113,18 @@ class TurnControl:
 
     def pause(self) -> None:
         """See `SteerableTurn.pause`."""
-        self._check_runs("pause")
-        if self._resumed is None:
-            self._resumed = anyio.Event()
+        self.check_runs("pause")
+        if not self._paused:
+            self._paused = True
             if self._bounds is not None:
                 self._bounds.stop_clock()
             self._end()
 
     def resume(self) -> None:
         """See `SteerableTurn.resume`."""
-        if self._resumed is not None:
-            self._resumed.set()
-            self._resumed = None
+        if self._paused:
+            self._paused = False
+            self._move()
             if self._bounds is not None:
                 self._bounds.start_clock()
 
@@ -141,10 +148,43 @@ class TurnControl:
             self._left = True
             self.stop(None)
 
-    async def gate(self) -> None:
-        """Waits while the turn is paused."""
-        while self._resumed is not None:
-            await self._resumed.wait()
+    async def gate(self, point: Callable[[], TurnCopy] | None = None) -> None:
+        """Waits while the turn is paused or held. `point` copies the turn meanwhile."""
+        with self.at(point):
+            while self._paused or self._holds:
+                await self._moved.wait()
+
+    @contextmanager
+    def at(self, point: Callable[[], TurnCopy] | None) -> Iterator[None]:
+        """Scope in which `point` copies the turn; None where others say so."""
+        if point is None:
+            yield
+            return
+        self._point = point
+        self._move()
+        try:
+            yield
+        finally:
+            self._point = None
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Scope in which the turn goes no further than to where it can be copied. Raises TurnNotRunning."""
+        self.check_runs("fork")
+        self._holds += 1
+        self._end()
+        try:
+            yield
+        finally:
+            self._holds -= 1
+            self._move()
+
+    async def settled(self) -> Callable[[], TurnCopy]:
+        """Waits until the turn can be copied; returns what copies it. Raises TurnNotRunning where it ends before."""
+        while self._point is None:
+            self.check_runs("fork")
+            await self._moved.wait()
+        return self._point
 
     def bounds(self, seconds: float) -> move_on_after:
         """Scope of work that ends after this time, pauses left out, and with `stop`."""
@@ -167,7 +207,7 @@ class TurnControl:
         """Scope of one part of a message; `end` ends that part for a pause, and for words that enter at once."""
         self._end_part = end
         try:
-            if self.paused or self.interrupts:
+            if self._paused or self._holds or self.interrupts:
                 end()
             yield
         finally:
@@ -182,15 +222,21 @@ class TurnControl:
     def end(self) -> list[Words]:
         """Takes up nothing any more. Returns the words that never entered."""
         self.ended = True
+        self._move()
         lost = list(self.waiting)
         self.settle(lost, TurnNotRunning("the turn ended before these words could enter; ask them in another turn"))
         return lost
+
+    def _move(self) -> None:
+        self._moved.set()
+        self._moved = anyio.Event()
 
     def _end(self) -> None:
         if self._end_part is not None:
             self._end_part()
 
-    def _check_runs(self, verb: str) -> None:
+    def check_runs(self, verb: str) -> None:
+        """Raises TurnNotRunning where the turn has ended."""
         if self.ended or self.stopped:
             raise TurnNotRunning(f"{verb} of a turn that has ended; ask on its branch again")
 
@@ -253,3 +299,21 @@ class SteerableTurn:
         """
         self._control.stop(keep)
         return Ending(self._control.over)
+
+    async def fork(self, n: int) -> list[RunningTurn[Any]]:
+        """Forks the turn in flight: n turns on forks of its branch, all of which go on from where it is, with the text
+        of the message under way, and so does this one. Their records are those of the whole turn.
+
+        Calls that have ended are not made again. Those that run are shared, so that all read one outcome, or made
+        again by each fork, as their tool says (`kv.tool(on_fork=...)`). Words that wait enter each of them; forks of a
+        paused turn are paused. Forks are not in a journal.
+
+        Not to be awaited by the turn's own hooks, which it waits for.
+
+        Raises:
+            TurnNotRunning: the turn has ended.
+            TooManyBranches: more live branches than the cache supports.
+        """
+        from .forking import fork_turn
+
+        return await fork_turn(self._control, n)

@@ -16,7 +16,7 @@ from .._context.stream import DEFAULT_BUFFER, TokenStream
 from .._model.generate_options import MOST_TOKENS, GenerateOptions
 from .._types.checks import checked_count
 from .._types.errors import BranchClosed, ContextFull, PositionsExhausted
-from .._types.results import joined
+from .._types.results import Generation, Usage, joined
 from .events import RolledBack
 from .repetition import Repetition
 from .sentences import text_of, tokens_of_sentences
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from .._chat.reply import ReplyParser
     from .._context.branch import Branch
-    from .._types.results import Generation
+    from .forking import TurnCopy
     from .steering import CallRules
     from .turn import Turn
 
@@ -47,13 +47,15 @@ class MessageReply:
     message: ParsedMessage
     generation: Generation
 
-    def __init__(self, turn: Turn[Any], branch: Branch, rules: CallRules, attempt: int) -> None:
+    def __init__(self, turn: Turn[Any], branch: Branch, rules: CallRules, attempt: int, start: int) -> None:
+        """`start`: tokens of the branch before the message, of which it may have some already."""
         self._turn = turn
         self._branch = branch
         self._rules = rules
         self._chat = handle_of(branch).core.chat
-        self._start = len(branch)
-        self._prefix = self._chat.begun_in(handle_of(branch).state.tokens)
+        self._start = start
+        self._prefix = self._chat.begun_in(handle_of(branch).state.tokens[:start])
+        self._given = handle_of(branch).state.tokens[start:]
         self._options = self._checked_options(attempt)
         self._repetition = Repetition()
         self._parts: list[TokenStream[Any]] = []
@@ -62,12 +64,13 @@ class MessageReply:
         self._is_unread = False  # the reader has not got what it was told last
         self.was_cut = False
 
-    async def read(self, written: Written, n_begun: Callable[[], int]) -> None:
+    async def read(self, written: Written, n_begun: Callable[[], int], point: Callable[[], TurnCopy]) -> None:
         """Generates the message to its end, or until words are to enter at once.
 
         Calls `written(call, whole)` for each call that is complete or never will be; `whole` says whether the message
         is complete. Where it is not, `written` may raise EndOfCalls, which ends the message there. `n_begun` returns
-        how many calls a message keeps that words cut short: through the last one that has begun.
+        how many calls a message keeps that words cut short: through the last one that has begun. `point` copies the
+        turn where the message is paused.
 
         Raises LimitReached or ContextFull for a message that is cut short, BranchClosed where the branch is closed.
         """
@@ -75,7 +78,8 @@ class MessageReply:
         turn.text = ""
         parser = self._parser()
         try:
-            await self._generate(parser, written)
+            self._take_over(parser, written)
+            await self._generate(parser, written, point)
         except EndOfCalls as end:
             calls = end.calls
         except BaseException:
@@ -99,11 +103,21 @@ class MessageReply:
         self._chat.habits.saw(self.message.calls)
         turn.text = self.message.content
 
-    async def _generate(self, parser: ReplyParser, written: Written) -> None:
+    def _take_over(self, parser: ReplyParser, written: Written) -> None:
+        """Reads what the branch has of the message."""
+        self._n_read = len(self._given)
+        self._repetition.take(self._given)
+        for delta in parser.feed_ids(self._given):
+            if isinstance(delta, TextDelta):
+                self._turn.text += delta.text
+            elif isinstance(delta, CallClosed):
+                written(delta.call, False)
+
+    async def _generate(self, parser: ReplyParser, written: Written, point: Callable[[], TurnCopy]) -> None:
         """Generates the message, in as many parts as pauses make of it."""
         control = self._turn.control
         while True:
-            await control.gate()
+            await control.gate(point)
             if control.interrupts:
                 self.was_cut = True
                 return
@@ -151,7 +165,7 @@ class MessageReply:
         self._chat.habits.saw(self.message.calls)
         self._turn.taken_back += len(tokens) - count
         self._turn.text = self.message.content
-        if self._parts:
+        if tokens:
             self.generation = replace(self._generated(count), finish_reason="stop")
             await self._branch.rollback(self._start + count)
         if self.was_cut and count < len(tokens):
@@ -159,13 +173,14 @@ class MessageReply:
 
     def _generated(self, count: int | None = None) -> Generation:
         """The generation of all parts, or of their first `count` tokens."""
-        if count is None:
-            return joined([part.generation for part in self._parts])
-        generations: list[Generation] = []
+        parts: list[Generation] = []
+        if self._given:
+            given = self._given.tolist()[:count]
+            parts.append(Generation("", given, [], "cancelled", Usage(self._start, len(given))))
         for part in self._parts:
-            generations.append(part.first(count))
-            count -= len(generations[-1].tokens)
-        return joined(generations)
+            left = None if count is None else count - sum(len(generation.tokens) for generation in parts)
+            parts.append(part.generation if left is None else part.first(left))
+        return joined(parts)
 
     def _end_of_calls(self, tokens: array[int], calls: int) -> int:
         """Number of tokens through the last of the first `calls` calls."""
@@ -212,7 +227,7 @@ class MessageReply:
             wait_for_room=handle_of(self._branch).makes_room,
             buffer=buffer,
             n_generated=n_made,
-            continues=bool(self._parts),
+            continues=bool(self._parts or self._given),
         )
         ends = chat.call_end_tokens if turn.tools else frozenset()
         wake_tokens = None if has_listener else _AtTimes(ends, turn.environment.is_heard)

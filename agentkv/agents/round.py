@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from .._context.branch import Branch
+    from .forking import Place, TurnCopy
     from .turn import Turn
 
 Out = TypeVar("Out")
@@ -48,6 +49,7 @@ class Round(Generic[Out]):
         self._environment = replace(turn.environment, context=self._context)
         self._calls: list[ToolCallRunner] = []  # of the message
         self._begun: set[ToolCallRunner] = set()
+        self._attempt = 1  # at the message
         self._is_over = False  # the final tool was called
         self._probability: float | None = None  # of a call, where `call_threshold` is set
         self._calls_are_open = False  # the message that makes them is whole, and no result has entered
@@ -80,12 +82,22 @@ class Round(Generic[Out]):
 
         async def finished() -> Step[Out]:
             self._calls_are_open = True
-            async with FirstErrorGroup() as group:
-                for call in self._calls:
-                    self._begin(call, group)
+            with self._turn.control.at(lambda: self._copied("calls")):
+                async with FirstErrorGroup() as group:
+                    for call in self._calls:
+                        self._begin(call, group)
             return await self._with_results(text, "", generation)
 
         return await self._kept(finished)
+
+    async def go_on(self, rules: CallRules, attempt: int) -> Step[Out]:
+        """Goes on with a message that another turn began, and that its branch holds as far as it was written.
+
+        Raises as `run`.
+        """
+        self._environment = replace(self._environment, rules=rules)
+        self._attempt = attempt
+        return await self._kept(self._answered)
 
     async def _kept(self, work: Callable[[], Awaitable[Step[Out]]]) -> Step[Out]:
         """Runs the round; where that fails and the turn keeps its work, the results of its calls enter all the same."""
@@ -98,9 +110,8 @@ class Round(Generic[Out]):
             raise
 
     async def _answered(self) -> Step[Out]:
-        attempt = 1
         while True:
-            reply = await self._reply(attempt)
+            reply = await self._reply()
             if reply.was_cut and not self._calls:
                 await self._let_words_in(reply.message.content)
                 continue
@@ -112,14 +123,14 @@ class Round(Generic[Out]):
                     reply.message.content, handle_of(self._branch).core.chat.format, bool(self._environment.tools)
                 )
             except OutputInvalid as error:
-                if attempt > self._agent.output_retries:
+                if self._attempt > self._agent.output_retries:
                     raise
-                await self._ask_again(str(error), attempt)
+                await self._ask_again(str(error), self._attempt)
             else:
                 self._warn_of_text(reply.message.content)
                 message = reply.message
                 return Step(message.content, message.reasoning, (), reply.generation, output, self._probability)
-            attempt += 1
+            self._attempt += 1
 
     async def _with_results(self, text: str, reasoning: str, generation: Generation) -> Step[Out]:
         """Ends the round of a message whose calls have ended."""
@@ -129,19 +140,28 @@ class Round(Generic[Out]):
         output = self._turn.steering.answer(records)
         return Step(text, reasoning, records, generation, output, self._probability)
 
-    async def _reply(self, attempt: int) -> MessageReply:
+    async def _reply(self) -> MessageReply:
         """Generates the model's message, and returns it once all of its calls have ended."""
-        async with FirstErrorGroup() as group:
-            reply = MessageReply(self._turn, self._branch, self._environment.rules, attempt)
-            await reply.read(lambda call, whole: self._written(call, whole, group), self._n_begun)
-            if reply.was_cut:
-                self._drop_calls(self._n_begun())
-            self._calls_are_open = bool(self._calls)
-            if self._calls:
-                await self._turn.record_message(self._branch, self._start, self._saved())
-            for call in self._calls:
-                self._begin(call, group)
+        with ExitStack() as point:
+            async with FirstErrorGroup() as group:
+                reply = MessageReply(self._turn, self._branch, self._environment.rules, self._attempt, self._start)
+                await reply.read(
+                    lambda call, whole: self._written(call, whole, group),
+                    self._n_begun,
+                    lambda: self._copied("message"),
+                )
+                if reply.was_cut:
+                    self._drop_calls(self._n_begun())
+                self._calls_are_open = bool(self._calls)
+                if self._calls:
+                    await self._turn.record_message(self._branch, self._start, self._saved())
+                    point.enter_context(self._turn.control.at(lambda: self._copied("calls")))
+                for call in self._calls:
+                    self._begin(call, group)
         return reply
+
+    def _copied(self, place: Place) -> TurnCopy:
+        return self._turn.copied(place, self._start, self._environment.rules, self._attempt)
 
     def _written(self, parsed: ParsedCall, whole: bool, group: TaskGroup) -> None:
         """Registers a call that is complete or never will be, and begins it where it may begin early.

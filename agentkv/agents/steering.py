@@ -63,6 +63,9 @@ class CallRules:
         return (self.allowed is None or name in self.allowed) and self.choice in (*CHOICES[:2], name)
 
 
+ANY_CALLS = CallRules()
+
+
 @dataclass(frozen=True, slots=True)
 class Steering:
     """Rules of a turn. Frozen; raises InvalidInput for values of a wrong type or that exclude each other.

@@ -39,11 +39,13 @@ _OPTIONS = frozenset(
         "max_result_tokens",
         "on_long",
         "on_error",
+        "on_fork",
     }
 )
 
 OnError = Literal["tell", "raise"]
 OnLong = Literal["cut", "refuse"]
+OnFork = Literal["share", "again"]
 
 
 class Retry(AgentKVError):
@@ -78,6 +80,8 @@ class Tool(Generic[Deps_contra, P, R_co]):
         max_result_tokens: most tokens of a result; None for any number.
         on_long: treatment of a longer result: "cut" it, with a mark, or "refuse" it with an error for the model.
         on_error: treatment of an exception: "tell" the model, or "raise" ToolFailed, which ends the turn.
+        on_fork: treatment of a call that runs when its turn is forked: "share" its outcome, or have each fork make it
+            "again".
         check: converts the model's arguments to the function's, and raises for invalid ones; None for a check against
             `parameters`.
         takes_context: whether the function takes a RunContext before its arguments.
@@ -98,6 +102,7 @@ class Tool(Generic[Deps_contra, P, R_co]):
     max_result_tokens: int | None = None
     on_long: OnLong = "cut"
     on_error: OnError = "tell"
+    on_fork: OnFork = "share"
     check: Check | None = field(default=None, repr=False)
     takes_context: bool = False
 
@@ -132,6 +137,7 @@ class Tool(Generic[Deps_contra, P, R_co]):
         for value, name, known in (
             (self.on_long, "on_long", ("cut", "refuse")),
             (self.on_error, "on_error", ("tell", "raise")),
+            (self.on_fork, "on_fork", ("share", "again")),
         ):
             if value not in known:
                 raise InvalidInput(f"{name} {what} is {preview(value)}, but it must be one of {', '.join(known)}")
@@ -198,6 +204,7 @@ def tool(
     max_result_tokens: int | None = None,
     on_long: OnLong = "cut",
     on_error: OnError = "tell",
+    on_fork: OnFork = "share",
 ) -> ToolDecorator: ...
 
 

@@ -125,10 +125,11 @@ def _unheard() -> bool:
 
 
 class Heard(TypedDict, total=False):
-    """Fields of a ToolEnvironment that say who hears the turn's events."""
+    """Fields of a ToolEnvironment that depend on who hears the turn's events, and on what it goes on with."""
 
     is_unread: IsUnread
     is_heard: Callable[[], bool]
+    taken_over: dict[int, EarlierCall]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +148,7 @@ class ToolEnvironment:
         rules: rules for the message that makes the calls.
         is_heard: returns whether anybody hears the events of a turn that waits for no listener.
         log: durable record of the turn.
+        taken_over: what is known of calls of the turn that this one is a fork of, by index; each is asked for once.
     """
 
     tools: Mapping[str, Tool[Any, ..., Any]]
@@ -160,6 +162,7 @@ class ToolEnvironment:
     rules: CallRules = field(default=CallRules(), kw_only=True)
     is_heard: Callable[[], bool] = field(default=_unheard, kw_only=True)
     log: TurnLog = field(default_factory=NoTurnLog, kw_only=True)
+    taken_over: dict[int, EarlierCall] = field(default_factory=dict, kw_only=True)
 
     @property
     def has_listener(self) -> bool:
@@ -195,6 +198,8 @@ class ToolCallRunner:
         self._attempts = 0
         self._called = 0  # attempts that called the function
         self._is_logged = False  # its outcome is
+        self._has_begun = False
+        self._is_over = anyio.Event()
         self.request = request
         self.record: CallRecord | None = None
 
@@ -213,11 +218,28 @@ class ToolCallRunner:
         """Record of a call that has ended; "cancelled" where the function ended its own task."""
         return self.record or self._ended("cancelled", "it was cancelled")
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether forks of the turn read the outcome of this call, which runs."""
+        return self._has_begun and (self._tool is None or self._tool.on_fork == "share")
+
+    async def outcome(self) -> CallRecord | None:
+        """Waits for the outcome; None for a call that was cancelled."""
+        await self._is_over.wait()
+        return None if self.record is None or self.record.status == "cancelled" else self.record
+
     async def run(self) -> None:
         """Runs the call to its end.
 
         Raises ToolFailed for an exception of a tool with on_error="raise".
         """
+        self._has_begun = True
+        try:
+            await self._run()
+        finally:
+            self._is_over.set()
+
+    async def _run(self) -> None:
         failure: BaseException | None = None
         try:
             tool, arguments = self._checked()
@@ -258,7 +280,10 @@ class ToolCallRunner:
 
     async def _made(self, tool: Tool[Any, ..., Any], arguments: dict[str, Any]) -> CallRecord:
         """Makes the call, or returns the outcome that it had in an earlier process."""
-        earlier = self._environment.log.earlier(self._index, self.request)
+        known = self._environment.taken_over.pop(self._index, None)
+        earlier = known or self._environment.log.earlier(self._index, self.request)
+        if earlier.outcome is not None and (record := await earlier.outcome()) is not None:
+            return record
         if earlier.record is not None:
             return earlier.record
         self._is_logged = True

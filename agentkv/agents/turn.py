@@ -6,7 +6,7 @@ In each round the model writes one message, its calls run at the same time, and 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -21,13 +21,14 @@ from .._state.observers import TurnInfo
 from .._types.errors import AgentKVError, InvalidInput, InvalidRollback, LimitReached
 from .._types.log import log
 from .._types.results import Usage
-from .._types.run import MISSING, CallRequest, Run, Step
+from .._types.run import MISSING, CallRecord, CallRequest, Run, Step
 from .._types.show import safe_str
 from .control import TurnControl
 from .events import Finished, RolledBack, Steered
+from .forking import Place, TurnCopy
 from .repeats import Repeats, echoes_note
 from .round import Round
-from .steering import CallRules, Steering
+from .steering import ANY_CALLS, CallRules, Steering
 from .tool_runner import ERROR, ToolCallRunner, ToolEnvironment
 from .turn_state import RecordedTurn, SavedMessage, TurnStart, TurnState
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from .._types.mark import Mark
     from .agent import Agent
     from .events import Event
+    from .run_context import RunContext
 
 
 Out = TypeVar("Out")
@@ -127,7 +129,7 @@ class Turn(Generic[Out]):
             if state is None:
                 step = await self._first_round(branch, start.prompt)
             else:
-                self._restore(branch, state, recorded)
+                self._restore(branch, state, state.messages[:-1], recorded.records)
                 step = await self._resumed_round(branch, state)
             if start.once:
                 return self._so_far(branch, step.output if step.done else MISSING)
@@ -145,7 +147,7 @@ class Turn(Generic[Out]):
 
     async def _next_round(self, branch: Branch) -> Step[Out]:
         """Runs a round behind the words that wait, once the turn is not paused."""
-        await self.control.gate()
+        await self.control.gate(lambda: self.copied("between", len(branch)))
         await self.enter_words(branch)
         return await self._round(branch)
 
@@ -200,9 +202,12 @@ class Turn(Generic[Out]):
         """Records the state behind a complete message with calls, before the results of these."""
         self._messages.append(replace(message, is_steered=self._is_steered))
         self._is_steered = False
+        await self.log.wrote(branch, self._state(begins))
+
+    def _state(self, begins: int) -> TurnState:
         useful = None if self._useful is None else (self._useful[0].length, self._useful[1])
         assert self._lease is not None
-        state = TurnState(
+        return TurnState(
             base=self._lease.start,
             n_messages=self._start,
             n_messages_dropped=self._lease.n_messages_dropped,
@@ -217,14 +222,41 @@ class Turn(Generic[Out]):
             done_before=tuple(self._done_before),
             messages=tuple(self._messages),
         )
-        await self.log.wrote(branch, state)
+
+    def copied(self, place: Place, begins: int, rules: CallRules = ANY_CALLS, attempt: int = 1) -> TurnCopy:
+        """Copies the turn as it is; `begins`: tokens of the branch before the message under way."""
+        start, state = self._started(None, False, bool(self.control.keep)), self._state(begins)
+        return TurnCopy(self, start, state, place, len(self._branch), rules, attempt, self._is_steered)
+
+    async def go_on(self, copy: TurnCopy) -> Run[Out]:
+        """Goes on with a copy of another turn, on a fork of its branch."""
+        state = copy.state
+
+        async def rounds(branch: Branch) -> Run[Out]:
+            whole = state.messages[:-1] if copy.place == "calls" else state.messages
+            self._restore(branch, state, whole, copy.records)
+            if copy.place == "calls":
+                return await self._to_its_end(branch, await self._resumed_round(branch, state))
+            if copy.is_steered:
+                self.repeats, self._is_steered = Repeats(), True
+            if copy.place == "between":
+                return await self._to_its_end(branch, await self._next_round(branch))
+            history = handle_of(branch).state
+            self._before_message = history.mark_at(state.begins, history.tip[1])
+            step = await Round(self, branch, state.begins).go_on(copy.rules, copy.attempt)
+            return await self._to_its_end(branch, await self._judged(branch, step))
+
+        earlier = EarlierWork(state.base, state.n_messages_dropped)
+        return await self._transaction(rounds, copy.start, Finished, earlier)
 
     def _started(self, prompt: Prompt | None, once: bool, keep: bool) -> TurnStart:
         tools = tuple(self.environment.tools)
         return TurnStart(prompt, once, keep, self.agent.instructions, tools, self.steering.saved())
 
-    def _restore(self, branch: Branch, state: TurnState, recorded: RecordedTurn) -> None:
-        """Takes over a state, except for its last message."""
+    def _restore(
+        self, branch: Branch, state: TurnState, whole: Sequence[SavedMessage], records: Mapping[int, CallRecord]
+    ) -> None:
+        """Takes over a state with the messages whose calls have ended: the `whole` ones."""
         history = handle_of(branch).state
         self._start = state.n_messages
         self.rounds, self.generated, self.taken_back = state.rounds, state.generated, state.taken_back
@@ -234,11 +266,11 @@ class Turn(Generic[Out]):
         if state.useful is not None:
             length, stays = state.useful
             self._useful = history.mark_at(length, history.tip[1]), stays
-        for message in state.messages[:-1]:
+        for message in whole:
             self._forget_repeats_before(message)
             for request in message.calls:
                 call = self.add_call(self.environment, request)
-                call.record = recorded.records.get(len(self.calls) - 1, call.finished)
+                call.record = records.get(len(self.calls) - 1, call.finished)
             self.repeats.end_message()
             self.repeats.round_trip()
 
@@ -253,6 +285,11 @@ class Turn(Generic[Out]):
     def _forget_repeats_before(self, message: SavedMessage) -> None:
         if message.is_steered:
             self.repeats = Repeats()
+
+    @property
+    def context(self) -> RunContext[Any]:
+        """Run context of its tools."""
+        return self.environment.context
 
     def rules_for(self, choice: str) -> CallRules:
         """Rules for the next message, given the turn's `choice` ("auto", "required", "none" or the name of a tool)."""

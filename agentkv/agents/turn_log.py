@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -22,12 +23,14 @@ class EarlierCall:
         started: whether its function was about to be called.
         decided: whether a person had decided on it.
         denied: reason of a denial; None for an approval.
+        outcome: waits for the outcome of a call that another turn makes; None where that was cancelled.
     """
 
     record: CallRecord | None = None
     started: bool = False
     decided: bool = False
     denied: str | None = None
+    outcome: Callable[[], Awaitable[CallRecord | None]] | None = None
 
 
 class TurnLog(Protocol):

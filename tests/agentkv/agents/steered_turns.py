@@ -1,4 +1,4 @@
-"""Turns of nano that are steered, paused and stopped at random moments, and what must hold of each afterwards.
+"""Turns of nano that are steered, paused, stopped and forked at random moments, and what must hold of each afterwards.
 
 One more thing to do to a turn is a method of SteeredTurns whose name is in VERBS.
 """
@@ -17,7 +17,7 @@ from agentkv.agents.control import Words
 
 from .conftest import as_tool, desk_agent
 
-VERBS = {"steer": 4, "at_once": 4, "pause": 4, "stop": 1}
+VERBS = {"steer": 4, "at_once": 4, "pause": 4, "stop": 1, "fork": 1}
 QUESTIONS = ("What is the weather in Tolvik and in Brasno?", "How many Lumora are in stock?", "Who are you?")
 WORDS = ("And in Oslo?", "What is the weather in Riga?", "How many Lumora are in stock?", "Who are you?")
 MOST_STEERS = 3  # of a turn, so that it ends
@@ -33,6 +33,7 @@ class Steered:
     rng: random.Random
     words: list[Words] = field(default_factory=list)
     keeps: bool | None = None  # whether it was stopped, and kept its work
+    forks: list[tuple[kv.RunningTurn[str], list[str]]] = field(default_factory=list)  # with the words they have
 
 
 class SteeredTurns:
@@ -55,10 +56,26 @@ class SteeredTurns:
         except kv.TurnStopped:
             assert steered.keeps is not None
             self._count("stopped")
+        except kv.LimitReached:  # nano babbles where a conversation is none that it knows
+            steered.keeps = False
+            self._count("limit")
         else:
+            steered.keeps = None
             self._count("done")
         await self._check(steered)
+        for fork, words in steered.forks:
+            await self._check_fork(steered, fork, words)
         await branch.close()
+
+    async def _check_fork(self, turn: Steered, fork: kv.RunningTurn[str], words: list[str]) -> None:
+        try:
+            await fork
+            said = [message.content for message in fork.branch.messages if message.role == "user"]
+            assert said == [turn.question, *words]
+            await self._check_whole(fork.branch)
+        except kv.LimitReached:
+            assert fork.branch.tokens == turn.before
+        await fork.branch.close()
 
     async def _play(self, turn: Steered) -> None:
         due = turn.rng.randint(0, 8)
@@ -97,6 +114,21 @@ class SteeredTurns:
         if turn.run._control.stopped:
             turn.keeps = keep
 
+    async def fork(self, turn: Steered) -> None:
+        if turn.forks:
+            return
+        try:
+            forks = await turn.run.fork(turn.rng.randint(1, 2))
+        except kv.TurnNotRunning:
+            return
+        entered = [message.content for message in forks[0].branch.messages if message.role == "user"][1:]
+        for fork in forks:
+            waiting = [words.text for words in fork._control.waiting]
+            if turn.rng.random() < 0.5:
+                waiting.append(turn.rng.choice(WORDS))
+                fork.steer(waiting[-1], at_once=turn.rng.random() < 0.5)
+            turn.forks.append((fork, [*entered, *waiting]))
+
     async def _check(self, turn: Steered) -> None:
         branch = turn.run.branch
         if turn.keeps is False:
@@ -110,14 +142,15 @@ class SteeredTurns:
             results = branch.messages[index + 1 : index + 1 + len(message.calls)]
             if index + 1 + len(message.calls) < len(branch.messages) or turn.keeps is None:
                 assert [result.call_id for result in results] == [made.id for made in message.calls]
+        if turn.keeps is None:
+            await self._check_whole(branch)
+
+    async def _check_whole(self, branch: kv.Branch) -> None:
+        """Its cells are those of its tokens; behind the last words, the turn said what an undisturbed one says."""
         fresh = await self.ctx.branch(branch.tokens)
         np.testing.assert_array_equal(await fresh.logits(), await branch.logits())
         await fresh.close()
-        if turn.keeps is None:
-            await self._check_tail(branch, said[-1])
-
-    async def _check_tail(self, branch: kv.Branch, asked: kv.Message) -> None:
-        """Behind the last words, the turn said what an undisturbed one says there."""
+        asked = [message for message in branch.messages if message.role == "user"][-1]
         again = await branch.fork()
         await again.rollback(asked.start)
         await self.agent.run(again, [{"role": "user", "content": asked.content}])

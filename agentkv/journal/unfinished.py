@@ -88,8 +88,8 @@ class UnfinishedRun:
         sampling seed, the same one. Approvals that were given count.
 
         Args:
-            agent: the agent of the turn, or one with the same tools. Its limits apply to the whole turn, `max_seconds`
-                to what is left of it.
+            agent: the agent of the turn, or one with the same tools. Its limits apply to the whole turn, but for
+                `max_seconds`, which counts anew.
             deps: see `Agent.run`.
             approve: see `Agent.run`.
 
@@ -122,21 +122,21 @@ class UnfinishedRun:
     async def _taken_up(self, agent: Agent[Any, Any]) -> TakenUp:
         if not isinstance(agent, Agent):
             raise InvalidInput(f"agent is {preview(agent)}, but it must be an Agent")
-        at_work = self._journal.at_work
-        if self.id in at_work:
+        if self.id in self._journal.at_work:
             raise InvalidInput(f"run {self.id} goes on already; each is resumed once")
-        at_work.add(self.id)
+        self._journal.at_work[self.id] = log = JournalTurnLog(self._journal, self._core, self.id)
         try:
             await check_tools(agent, {call.request.name for call in self.calls if call.started})
-            return await self._restored()
+            return await self._restored(log)
         except BaseException:
-            at_work.discard(self.id)
+            self._journal.at_work.pop(self.id, None)
             raise
 
-    async def _restored(self) -> TakenUp:
-        left = await self._journal.write(partial(runs.left_run, run=self.id))
+    async def _restored(self, log: JournalTurnLog) -> TakenUp:
+        left = await self._journal.write(self._core, partial(runs.left_run, run=self.id))
+        log.go_on(left.info.calls)
         records = {number: call.record for number, call in left.info.calls.items() if call.record is not None}
-        log, start = JournalTurnLog(self._journal, self.id, left.info.calls), left.info.start
+        start = left.info.start
         if left.last is None:
             branch = await self._journal.restore(self._core, left.branch, left.base)
             return TakenUp(RecordedTurn(start, None, records), branch, log)

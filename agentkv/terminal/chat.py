@@ -22,6 +22,7 @@ from .answer import AnswerView
 from .session import ChatSession
 
 if TYPE_CHECKING:
+    from ..agents.stream import AgentStream
     from .keys import TypedAhead
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -116,7 +117,7 @@ async def respond(
         if line.startswith("/"):
             show(await commands.run(talk, line), console)
         else:
-            await _answer(talk, line, console, typed)
+            await show_turn(talk.ask(line), console, typed)
     return not scope.cancelled_caught
 
 
@@ -136,10 +137,11 @@ def told(error: Exception) -> str:
     return str(error)
 
 
-async def _answer(talk: ChatSession, message: str, console: Console, typed: TypedAhead | None) -> None:
+async def show_turn(stream: AgentStream[str], console: Console, typed: TypedAhead | None) -> None:
+    """Shows a turn as it happens. Without `typed` calls that need approval are denied."""
     begun: set[str] = set()
     with _shown_with(typed, console) as answer:
-        async with talk.ask(message) as turn:
+        async with stream as turn:
             async for event in turn:
                 match event:
                     case events.TextDelta(text):

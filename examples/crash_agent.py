@@ -1,7 +1,7 @@
 """An agent whose process dies in the middle of a turn, and that goes on when it is started again.
 
-Run it twice. The first process kills itself at the worst moment: a message is sent, and nobody knows yet. The second one
-goes on with that turn: the key of the call says that it is the same message, so it is not sent again.
+Run it twice. The first process kills itself at the worst moment: a message is sent, and nobody knows yet. The second
+one goes on with that turn: the key of the call says that it is the same message, so it is not sent again.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class ContextJournal(Protocol):
     def detach(self, core: ContextCore) -> None:
         """Closes the journal for a Context."""
 
-    def turn_log(self, run_id: str | None) -> Any:
+    def turn_log(self, core: ContextCore, run_id: str | None) -> Any:
         """The record of a new turn (`agents.turn_log.TurnLog`)."""
 
     async def left_by_call(self, core: ContextCore, call_key: str) -> Any:
@@ -29,5 +29,5 @@ class ContextJournal(Protocol):
     async def adopted(self, branch: Branch) -> None:
         """A branch has adopted another one."""
 
-    async def saved(self, path: Path, tokens: Mapping[str, bytes]) -> None:
+    async def saved(self, core: ContextCore, path: Path, tokens: Mapping[str, bytes]) -> None:
         """Branches with these tokens, by name, were saved to a file."""

@@ -41,7 +41,7 @@ async def save_branches(
     ids = {name: branch.id for name, branch in checked.items()}
     saved, tokens = await SaveOperation(core.storage, ids, target, shareable, progress).run()
     if core.journal is not None:
-        await core.journal.saved(target.absolute(), tokens)
+        await core.journal.saved(core, target.absolute(), tokens)
     return saved
 
 

@@ -202,6 +202,11 @@ class StepLoop:
             raise ContextClosed("the Context was left; do this inside its `async with` block")
         self.check_event_loop()
 
+    @property
+    def is_current(self) -> bool:
+        """Whether its event loop runs the caller."""
+        return self._event_loop.is_current()
+
     def check_event_loop(self) -> None:
         """Raises WrongEventLoop on another event loop than the Context's."""
         if not self._event_loop.is_current():

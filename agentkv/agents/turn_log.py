@@ -109,4 +109,4 @@ def new_turn_log(core: ContextCore, call_key: str | None = None) -> TurnLog:
     """The record of a new turn in a Context; `call_key` is the key of the call that begins it."""
     if core.journal is None:
         return NoTurnLog(call_key or uuid.uuid4().hex)
-    return cast(TurnLog, core.journal.turn_log(call_key))
+    return cast(TurnLog, core.journal.turn_log(core, call_key))

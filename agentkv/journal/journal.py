@@ -62,7 +62,7 @@ class Journal:
     def __init__(self, path: str | Path, sync: Sync = "normal") -> None:
         self.path = checked_path(path, "path", A_FILE).absolute()
         self.sync = checked_word(sync, "sync", ("normal", "full"))
-        self.at_work: set[str] = set()
+        self.at_work: weakref.WeakValueDictionary[str, JournalTurnLog] = weakref.WeakValueDictionary()
         self._keys: weakref.WeakKeyDictionary[BranchRecord, str] = weakref.WeakKeyDictionary()
         self._states = StateTable()
         self._snapshots = SnapshotTable()
@@ -93,7 +93,7 @@ class Journal:
         core = self._core_of(context)
         model = await self._model(core)
         wanted = checked_bool(cancelled, "cancelled")
-        for info in await self.write(partial(runs.unfinished_runs, model=model, cancelled=wanted)):
+        for info in await self.write(core, partial(runs.unfinished_runs, model=model, cancelled=wanted)):
             if info.id not in self.at_work:
                 yield UnfinishedRun(self, core, info)
 
@@ -125,16 +125,16 @@ class Journal:
         """
         core = self._core_of(context)
         checked_name(name, "the name of a branch")
-        row = await self.write(partial(runs.find_branch, name=name))
+        row = await self.write(core, partial(runs.find_branch, name=name))
         if row is None:
-            names = ", ".join(await self.write(runs.branch_names)) or "none yet"
+            names = ", ".join(await self.write(core, runs.branch_names)) or "none yet"
             raise JournalError(f"the journal {self.path} has no branch {name!r}; there are: {names}")
         runs.check_model(row.model, await self._model(core), f"branch {name!r}")
         return await self.restore(core, row.id, row.state, overflow)
 
     async def runs(self) -> list[RunInfo]:
         """All turns in the journal, oldest first, without their calls. Raises JournalError."""
-        return await self.write(runs.list_runs)
+        return await self.write(self._any_core(), runs.list_runs)
 
     async def drop(self, run: str) -> None:
         """Removes a turn from the journal, with what only it needs. Raises JournalError for one that runs, or if there
@@ -142,11 +142,11 @@ class Journal:
         if run in self.at_work:
             raise JournalError(f"run {run} is at work in this process; cancel it first")
 
-        def enter(connection: sqlite3.Connection) -> None:
-            self._states.forget()  # later states would be differences from those that go
+        def drop(connection: sqlite3.Connection) -> None:
             runs.drop_runs(connection, [run])
+            self._states.forget()  # some of what it knows may be gone
 
-        await self.write(enter)
+        await self.write(self._any_core(), drop)
 
     # For the turns of its Contexts.
 
@@ -174,13 +174,13 @@ class Journal:
             assert self._lock is not None
             self._lock.release()
 
-    def turn_log(self, run_id: str | None) -> JournalTurnLog:
+    def turn_log(self, core: ContextCore, run_id: str | None) -> JournalTurnLog:
         """Record for a new turn; `run_id` is the key of the call that begins it."""
-        return JournalTurnLog(self, run_id or uuid.uuid4().hex)
+        return JournalTurnLog(self, core, run_id or uuid.uuid4().hex)
 
     async def left_by_call(self, core: ContextCore, call_key: str) -> UnfinishedRun | None:
         """The turn that an earlier process began for a call; None for none, and for one that failed."""
-        info = await self.write(partial(runs.find_run, run=call_key))
+        info = await self.write(core, partial(runs.find_run, run=call_key))
         if info is None or info.status not in (runs.RUNNING, "finished") or info.id in self.at_work:
             return None
         return UnfinishedRun(self, core, info)
@@ -190,9 +190,9 @@ class Journal:
         if handle_of(branch).record in self._keys:
             await self.write_branch(branch, lambda connection, key, state: None, present=True)
 
-    async def saved(self, path: Path, tokens: Mapping[str, bytes]) -> None:
+    async def saved(self, core: ContextCore, path: Path, tokens: Mapping[str, bytes]) -> None:
         """Records that the keys and values of these tokens (int32) are in a file."""
-        await self.write(partial(self._snapshots.add, path=path, tokens=tokens))
+        await self.write(core, partial(self._snapshots.add, path=path, tokens=tokens))
 
     async def write_branch(
         self,
@@ -216,12 +216,12 @@ class Journal:
                 runs.set_branch(connection, key, state, model, name, parent)
             enter(connection, key, state)
 
-        await self.write(entry)
+        await self.write(handle.core, entry)
 
     async def restore(self, core: ContextCore, key: str, state: int, overflow: Overflow | None = None) -> Branch:
         """Makes a branch in a recorded state. Raises JournalError, ContextFull and so on."""
-        image: BranchImage = await self.write(lambda connection: self._states.read(connection, key, state))
-        snapshot = await self.write(partial(self._snapshots.find, tokens=image.tokens.tobytes()))
+        image: BranchImage = await self.write(core, lambda connection: self._states.read(connection, key, state))
+        snapshot = await self.write(core, partial(self._snapshots.find, tokens=image.tokens.tobytes()))
         async with self._snapshots.loaded(core, snapshot) as source:
             try:
                 branch = await branch_from(core, image, overflow, source)
@@ -230,8 +230,9 @@ class Journal:
         self._keys[handle_of(branch).record] = key
         return branch
 
-    async def write(self, entry: Callable[[sqlite3.Connection], T]) -> T:
-        """Runs an entry on the journal's thread, behind those that are owed; returns once it is committed.
+    async def write(self, core: ContextCore, entry: Callable[[sqlite3.Connection], T]) -> T:
+        """Runs an entry on the journal's thread, behind those that are owed; returns once it is committed, on the event
+        loop of a Context.
 
         Raises JournalError.
         """
@@ -245,7 +246,7 @@ class Journal:
             return entry(connection)
 
         try:
-            return await self._writer.write(self._cores[0].loop, enter)
+            return await self._writer.write(core.loop, enter)
         except JournalError:
             self._owed = owed + self._owed
             raise
@@ -253,6 +254,13 @@ class Journal:
     def owe(self, entry: Callable[[sqlite3.Connection], None]) -> None:
         """Has an entry that could not be written go ahead of the next one."""
         self._owed.append(entry)
+
+    def _any_core(self) -> ContextCore:
+        """A Context of the running event loop. Raises JournalError where there is none."""
+        for core in self._cores:
+            if core.loop.is_current:
+                return core
+        raise JournalError(f"the journal {self.path} is closed; open a Context with journal=")
 
     def _core_of(self, context: Context) -> ContextCore:
         if not isinstance(context, Context):

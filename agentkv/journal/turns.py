@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import sqlite3
 
     from .._context.branch import Branch
+    from .._context.core import ContextCore
     from .._types.run import CallRecord, CallRequest, Run
     from ..agents.turn_state import TurnStart, TurnState
     from .journal import Journal
@@ -30,13 +31,18 @@ class JournalTurnLog:
         run_id: id of the turn.
     """
 
-    def __init__(self, journal: Journal, run_id: str, earlier: Mapping[int, RecordedCall] | None = None) -> None:
-        """`earlier`: calls that an earlier process recorded, for a turn that goes on."""
+    def __init__(self, journal: Journal, core: ContextCore, run_id: str) -> None:
         self.run_id = run_id
         self._journal = journal
-        self._goes_on = earlier is not None
+        self._core = core
+        self._goes_on = False
         self._keeps = False
-        self._earlier = dict(earlier or {})
+        self._earlier: dict[int, RecordedCall] = {}
+
+    def go_on(self, earlier: Mapping[int, RecordedCall]) -> None:
+        """Makes it the record of a turn that goes on; `earlier` are the calls that an earlier process recorded."""
+        self._goes_on = True
+        self._earlier = dict(earlier)
 
     def earlier(self, index: int, request: CallRequest) -> EarlierCall:
         """See TurnLog. A call that the model now makes otherwise is another one."""
@@ -50,7 +56,7 @@ class JournalTurnLog:
 
     async def began(self, branch: Branch, start: TurnStart) -> None:
         """See TurnLog. A turn that goes on has begun."""
-        self._journal.at_work.add(self.run_id)
+        self._journal.at_work[self.run_id] = self
         self._keeps = start.keep
         if self._goes_on:
             return
@@ -94,12 +100,12 @@ class JournalTurnLog:
             runs.end_run(connection, self.run_id, "finished", run.text)
 
         await self._journal.write_branch(branch, enter, present=True)
-        self._journal.at_work.discard(self.run_id)
+        self._journal.at_work.pop(self.run_id, None)
 
     async def gave_up(self, branch: Branch, error: BaseException) -> None:
         """See TurnLog. A turn that ends with its Context or its process is left as it is. A failure to write is logged:
         the turn has an error already."""
-        self._journal.at_work.discard(self.run_id)
+        self._journal.at_work.pop(self.run_id, None)
         if isinstance(error, ContextClosed | KeyboardInterrupt | SystemExit):
             return
         status = "failed" if isinstance(error, Exception) else "cancelled"
@@ -112,11 +118,13 @@ class JournalTurnLog:
             if self._keeps and not branch.closed:
                 await self._journal.write_branch(branch, lambda connection, key, state: end(connection), present=True)
             else:  # the branch is as it was
-                await self._journal.write(end)
+                await self._journal.write(self._core, end)
         except AgentKVError as failure:
             self._journal.owe(end)
             log.warning("the end of a turn could not be recorded yet", run=self.run_id, why=str(failure))
 
     async def _note(self, index: int, request: CallRequest, **values: object) -> None:
         text = text_of_request(request)
-        await self._journal.write(lambda connection: runs.note_call(connection, self.run_id, index, text, **values))
+        await self._journal.write(
+            self._core, lambda connection: runs.note_call(connection, self.run_id, index, text, **values)
+        )

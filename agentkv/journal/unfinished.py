@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from .._types.checks import Prompt
     from .._types.run import Run
     from ..agents.approval import Approve
-    from ..agents.run_context import RunContext
     from ..agents.stream import AgentStream
+    from ..agents.tool_runner import Ask
     from .journal import Journal
     from .runs import RecordedCall, RunInfo
 
@@ -88,8 +88,8 @@ class UnfinishedRun:
         sampling seed, the same one. Approvals that were given count.
 
         Args:
-            agent: the agent of the turn, or one with the same tools. Its limits apply to the whole turn, `max_seconds`
-                to what is left of it.
+            agent: the agent of the turn, or one with the same tools. Its limits apply to the whole turn, but for
+                `max_seconds`, which counts anew.
             deps: see `Agent.run`.
             approve: see `Agent.run`.
 
@@ -108,13 +108,12 @@ class UnfinishedRun:
         """Gives the turn up; its branch is as it was before the turn. Raises JournalError."""
         await self._journal.drop(self.id)
 
-    async def output_of(self, agent: Agent[Any, Out], context: RunContext[Any]) -> Out:
+    async def output_of(self, agent: Agent[Any, Out], deps: Any, ask: Ask) -> Out:
         """Output of the turn, which a call of another turn began. Goes on with it, unless it is finished."""
         if self._info.status == runs.RUNNING:
             taken = await self._taken_up(agent)
             async with taken.branch:
-                ask = context._ask or approver_of(None)
-                return (await resume_turn(agent, taken, context.deps, ask)).output
+                return (await resume_turn(agent, taken, deps, ask)).output
         calls = [call.record for call in self.calls if call.record is not None]
         has_tools = bool(self._info.start.tools)
         return recorded_output(agent, self._info.answer or "", calls, self._core.chat.format, has_tools)
@@ -122,21 +121,21 @@ class UnfinishedRun:
     async def _taken_up(self, agent: Agent[Any, Any]) -> TakenUp:
         if not isinstance(agent, Agent):
             raise InvalidInput(f"agent is {preview(agent)}, but it must be an Agent")
-        at_work = self._journal.at_work
-        if self.id in at_work:
+        if self.id in self._journal.at_work:
             raise InvalidInput(f"run {self.id} goes on already; each is resumed once")
-        at_work.add(self.id)
+        self._journal.at_work[self.id] = log = JournalTurnLog(self._journal, self._core, self.id)
         try:
             await check_tools(agent, {call.request.name for call in self.calls if call.started})
-            return await self._restored()
+            return await self._restored(log)
         except BaseException:
-            at_work.discard(self.id)
+            self._journal.at_work.pop(self.id, None)
             raise
 
-    async def _restored(self) -> TakenUp:
-        left = await self._journal.write(partial(runs.left_run, run=self.id))
+    async def _restored(self, log: JournalTurnLog) -> TakenUp:
+        left = await self._journal.write(self._core, partial(runs.left_run, run=self.id))
+        log.go_on(left.info.calls)
         records = {number: call.record for number, call in left.info.calls.items() if call.record is not None}
-        log, start = JournalTurnLog(self._journal, self.id, left.info.calls), left.info.start
+        start = left.info.start
         if left.last is None:
             branch = await self._journal.restore(self._core, left.branch, left.base)
             return TakenUp(RecordedTurn(start, None, records), branch, log)

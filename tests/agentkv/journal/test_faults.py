@@ -93,8 +93,8 @@ async def test_a_full_disk_ends_the_turn_and_loses_nothing(tmp_path: Path) -> No
     path = tmp_path / "runs.db"
     crash = Crash(path)
 
-    async def limit(journal: kv.Journal, pages: int) -> None:
-        await journal.write(lambda database: database.execute(f"PRAGMA max_page_count = {pages}").fetchone())
+    async def limit(ctx: kv.Context, journal: kv.Journal, pages: int) -> None:
+        await journal.write(ctx._core, lambda database: database.execute(f"PRAGMA max_page_count = {pages}").fetchone())
 
     big = {"before_round": None, "max_rounds": 40, "max_tokens": 100_000}
     script = [call("pay", what=f"{number} {'word ' * 60}") for number in range(30)]
@@ -102,8 +102,8 @@ async def test_a_full_disk_ends_the_turn_and_loses_nothing(tmp_path: Path) -> No
         agent = desk(crash, **big)
         branch = await agent.trunk(ctx)
         await journal.track(branch, "anna")
-        (pages,) = await journal.write(lambda database: database.execute("PRAGMA page_count").fetchone())
-        await limit(journal, pages + 4)
+        (pages,) = await journal.write(ctx._core, lambda database: database.execute("PRAGMA page_count").fetchone())
+        await limit(ctx, journal, pages + 4)
         before = branch.tokens
         with pytest.raises(kv.JournalError, match="free some space") as full:
             await agent.run(branch, QUESTION)
@@ -114,7 +114,7 @@ async def test_a_full_disk_ends_the_turn_and_loses_nothing(tmp_path: Path) -> No
         with pytest.raises(kv.JournalError, match="free some space"):
             await agent.run(branch, QUESTION)
         assert len(crash.ran) == ran
-        await limit(journal, pages + 4000)
+        await limit(ctx, journal, pages + 4000)
         script.clear()
         assert (await agent.run(branch, QUESTION)).text == "Done."
         *failed, last = [info.status for info in await journal.runs()]
@@ -232,6 +232,6 @@ async def test_entries_say_what_is_wrong_with_them(tmp_path: Path) -> None:
         for end in ("", "-wal"):
             shutil.copy(f"{crash.crashed}{end}", f"{copy}{end}")
         async with opened([], copy) as (ctx, journal):
-            await journal.write(lambda database, statement=statement: database.execute(statement))
+            await journal.write(ctx._core, lambda database, statement=statement: database.execute(statement))
             with pytest.raises(error):
                 await (await only_left(journal, ctx)).resume(desk(crash))

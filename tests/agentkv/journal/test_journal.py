@@ -261,8 +261,8 @@ async def test_dropped_runs_take_their_states_along(tmp_path: Path) -> None:
         await left.drop()
         assert await left_by(journal, ctx) == []
         assert await journal.runs() == []
-        count = await journal.write(lambda db: db.execute("SELECT count(*) FROM messages").fetchone())
-        states = await journal.write(lambda db: db.execute("SELECT count(*) FROM states").fetchone())
+        count = await journal.write(ctx._core, lambda db: db.execute("SELECT count(*) FROM messages").fetchone())
+        states = await journal.write(ctx._core, lambda db: db.execute("SELECT count(*) FROM states").fetchone())
         assert (count, states) == ((0,), (1,))
         with pytest.raises(kv.JournalError, match="no run"):
             await left.drop()

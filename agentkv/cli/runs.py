@@ -205,7 +205,8 @@ def _state(call: RecordedCall) -> str:
 
 
 def _call_text(call: RecordedCall) -> str:
-    arguments = ", ".join(f"{name}={value!r}" for name, value in call.request.arguments.items())
+    made = call.record or call.request  # a record has them in the model's order
+    arguments = ", ".join(f"{name}={value!r}" for name, value in made.arguments.items())
     result = "" if call.record is None else f": {_line(call.record.content, RESULT)}"
     return f"{call.request.name}({_line(arguments, RESULT)}) {_state(call)}{result}"
 

@@ -112,7 +112,7 @@ def check(folder: Path, wanted: tuple[list[Any], list[int], str], kills: int, se
             assert got == want
             if got[0] == "tool" and got[1].endswith(" done"):
                 assert ran[got[1].removesuffix(" done")] >= 1
-    assert len(unknown) <= kills
+    assert len(unknown) <= 3 * kills  # calls of one message run at the same time
     if not unknown:
         assert tokens == wanted[1]
         assert logits == wanted[2]

@@ -11,7 +11,7 @@ import agentkv as kv
 from tests.agentkv.conftest import anyio_backend  # noqa: F401 - a fixture
 from tests.waiting import until
 
-from .crashes import QUESTION, Crash, call, left_by, only_left, opened
+from .crashes import QUESTION, Crash, call, copied, left_by, only_left, opened
 
 pytestmark = pytest.mark.anyio
 
@@ -90,3 +90,26 @@ async def test_a_resumed_stream_is_steered(tmp_path: Path, how: str) -> None:
                 assert words.entered
                 assert events.run.text == "It is 4."
         assert await left_by(journal, ctx) == []
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_words_are_there_once_steer_returns(tmp_path: Path, at_once: bool) -> None:
+    """A process that ends right behind them leaves them, before any message is complete."""
+    crash = Crash(tmp_path / "runs.db")
+    async with opened([LOOK, "It is 3."], crash.path) as (ctx, _):
+        run = desk(crash).start(await desk(crash).trunk(ctx), QUESTION)
+        async for event in run.events():
+            if isinstance(event, kv.events.CallStarted):
+                await run.steer("Look again.", at_once)
+                run.pause()
+                copied(crash.path, "crashed.db")
+                break
+        run.resume()
+        whole = await run
+    async with opened(["It is 3."], crash.crashed) as (ctx, journal):
+        left = await only_left(journal, ctx)
+        assert left.rounds == 1
+        resumed = await left.resume(desk(Crash(crash.crashed)))
+    assert [message.content for message in resumed.messages if message.role == "user"] == [QUESTION, "Look again."]
+    assert (resumed.text, resumed.rounds) == ("It is 3.", 2)
+    assert whole.messages[: len(resumed.messages)] == resumed.messages

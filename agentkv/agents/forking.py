@@ -37,7 +37,6 @@ class TurnCopy:
         length: tokens of its branch.
         rules: rules for the calls of the message under way.
         attempt: how often that message was begun, from 1.
-        is_steered: whether words have entered since the last message with calls.
     """
 
     turn: Turn[Any]
@@ -47,7 +46,6 @@ class TurnCopy:
     length: int
     rules: CallRules = ANY_CALLS
     attempt: int = 1
-    is_steered: bool = False
 
     @property
     def records(self) -> Mapping[int, CallRecord]:

@@ -103,7 +103,6 @@ class Turn(Generic[Out]):
         self._messages: list[SavedMessage] = []  # that made calls
         self._was_asked = False  # for the answer, near the end of the turn
         self._before_message: Mark | None = None  # under way
-        self._is_steered = False  # words have entered since the last message with calls
 
     async def run(self, prompt: Prompt | None, keep: bool) -> Run[Out]:
         """Runs the whole turn. A turn that ends early rolls the branch back, unless `keep`."""
@@ -159,7 +158,7 @@ class Turn(Generic[Out]):
         self._take_up_no_more()
         return self._so_far(branch, step.output)
 
-    async def enter_words(self, branch: Branch, kept: str = "") -> bool:
+    async def enter_words(self, branch: Branch, kept: str | None = None) -> bool:
         """Extends the branch by the words that wait, each as a user's message, behind the `kept` text of a message that
         they cut short. Returns whether any entered: words that the branch does not take are refused."""
         entered = False
@@ -170,12 +169,15 @@ class Turn(Generic[Out]):
                 self._warn_of_lost(len(words), safe_str(error))
                 self.control.settle(words, error)
                 continue
-            self.control.settle(words)
-            self.repeats, self._was_asked, self._useful = Repeats(), False, None  # this is another question
-            self._before_message, self._is_steered = branch.mark(), True
             entered = True
+            self.repeats, self._was_asked, self._useful = Repeats(), False, None  # this is another question
+            self._before_message = branch.mark()
+            self._messages.append(SavedMessage((), ANY_CALLS, False))
+            state = self._state(len(branch))
+            await self.log.wrote(branch, state if kept is None else replace(state, rounds=state.rounds - 1))
+            self.control.settle(words)
             for each in words:
-                await self.environment.tell(Steered(each.text, each.at_once, kept))
+                await self.environment.tell(Steered(each.text, each.at_once, kept or ""))
         return entered
 
     async def _goes_on(self, branch: Branch) -> bool:
@@ -200,8 +202,7 @@ class Turn(Generic[Out]):
 
     async def record_message(self, branch: Branch, begins: int, message: SavedMessage) -> None:
         """Records the state behind a complete message with calls, before the results of these."""
-        self._messages.append(replace(message, is_steered=self._is_steered))
-        self._is_steered = False
+        self._messages.append(message)
         await self.log.wrote(branch, self._state(begins))
 
     def _state(self, begins: int) -> TurnState:
@@ -226,7 +227,7 @@ class Turn(Generic[Out]):
     def copied(self, place: Place, begins: int, rules: CallRules = ANY_CALLS, attempt: int = 1) -> TurnCopy:
         """Copies the turn as it is; `begins`: tokens of the branch before the message under way."""
         start, state = self._started(None, False, bool(self.control.keep)), self._state(begins)
-        return TurnCopy(self, start, state, place, len(self._branch), rules, attempt, self._is_steered)
+        return TurnCopy(self, start, state, place, len(self._branch), rules, attempt)
 
     async def go_on(self, copy: TurnCopy) -> Run[Out]:
         """Goes on with a copy of another turn, on a fork of its branch."""
@@ -237,8 +238,6 @@ class Turn(Generic[Out]):
             self._restore(branch, state, whole, copy.records)
             if copy.place == "calls":
                 return await self._to_its_end(branch, await self._resumed_round(branch, state))
-            if copy.is_steered:
-                self.repeats, self._is_steered = Repeats(), True
             if copy.place == "between":
                 return await self._to_its_end(branch, await self._next_round(branch))
             history = handle_of(branch).state
@@ -267,7 +266,9 @@ class Turn(Generic[Out]):
             length, stays = state.useful
             self._useful = history.mark_at(length, history.tip[1]), stays
         for message in whole:
-            self._forget_repeats_before(message)
+            if not message.calls:
+                self.repeats = Repeats()
+                continue
             for request in message.calls:
                 call = self.add_call(self.environment, request)
                 call.record = records.get(len(self.calls) - 1, call.finished)
@@ -278,13 +279,11 @@ class Turn(Generic[Out]):
         """Finishes the round of the last message of a state."""
         history = handle_of(branch).state
         message, self._before_message = state.messages[-1], history.mark_at(state.begins, history.tip[1])
-        self._forget_repeats_before(message)
+        if not message.calls:
+            self.repeats = Repeats()
+            return await self._next_round(branch)
         step = await Round(self, branch, state.begins).resume(message, state.text)
         return await self._judged(branch, step)
-
-    def _forget_repeats_before(self, message: SavedMessage) -> None:
-        if message.is_steered:
-            self.repeats = Repeats()
 
     @property
     def context(self) -> RunContext[Any]:

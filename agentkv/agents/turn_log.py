@@ -52,7 +52,7 @@ class TurnLog(Protocol):
         """The turn begins on a branch that it leases."""
 
     async def wrote(self, branch: Branch, state: TurnState) -> None:
-        """A message with calls is complete, and on the branch."""
+        """A message with calls is complete, or words have entered; they are on the branch."""
 
     async def asked(self, index: int, request: CallRequest) -> None:
         """A person is about to be asked for approval of a call."""

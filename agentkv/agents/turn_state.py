@@ -39,24 +39,22 @@ class TurnStart:
 
 @dataclass(frozen=True, slots=True)
 class SavedMessage:
-    """A message with calls of a turn.
+    """A message with calls of a turn; without calls, words of `steer` that have entered.
 
     Attributes:
         calls: its calls, in order.
         rules: rules for its calls.
         is_over: whether it called the final tool.
-        is_steered: whether words of `steer` have entered since the message before it.
     """
 
     calls: tuple[CallRequest, ...]
     rules: CallRules
     is_over: bool
-    is_steered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class TurnState:
-    """State of a turn behind a complete message, before the results of its calls.
+    """State of a turn behind a complete message, before the results of its calls, or behind words that have entered.
 
     Attributes:
         base: tokens of the branch before the turn that are still there.
@@ -72,7 +70,7 @@ class TurnState:
             where no calls ran.
         warnings: problems so far.
         done_before: tools called since the question, by earlier turns.
-        messages: the messages with calls, this one included.
+        messages: the messages with calls, and words, this one included.
     """
 
     base: int

@@ -109,9 +109,9 @@ def set_branch(
     )
 
 
-def add_message(connection: sqlite3.Connection, run: str, rounds: int, branch_state: int, turn_state: str) -> None:
-    """Enters a complete message with calls."""
-    connection.execute("INSERT INTO messages VALUES (?, ?, ?, ?)", (run, rounds, branch_state, turn_state))
+def add_message(connection: sqlite3.Connection, run: str, number: int, branch_state: int, turn_state: str) -> None:
+    """Enters a complete message with calls, or words that have entered, by its number in the turn."""
+    connection.execute("INSERT INTO messages VALUES (?, ?, ?, ?)", (run, number, branch_state, turn_state))
 
 
 def note_call(connection: sqlite3.Connection, run: str, number: int, request: str, **values: object) -> None:
@@ -169,7 +169,11 @@ def find_run(connection: sqlite3.Connection, run: str) -> RunInfo | None:
     row = connection.execute(f"{_COLUMNS}WHERE runs.id = ?", (run,)).fetchone()
     if row is None:
         return None
-    (rounds,) = connection.execute("SELECT count(*) FROM messages WHERE run = ?", (run,)).fetchone()
+    (rounds,) = connection.execute(
+        "SELECT count(*) FROM messages WHERE run = ? "
+        "AND json_array_length(turn_state, '$.messages[0].calls') > 0",  # else they are words of a person
+        (run,),
+    ).fetchone()
     info = _info(row)
     return RunInfo(
         info.id, info.status, info.branch, info.parent, info.start, info.answer, info.began, info.ended,

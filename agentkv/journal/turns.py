@@ -73,7 +73,7 @@ class JournalTurnLog:
         text = text_of_state(state)
 
         def enter(connection: sqlite3.Connection, key: str, row: int) -> None:
-            runs.add_message(connection, self.run_id, state.rounds, row, text)
+            runs.add_message(connection, self.run_id, len(state.messages), row, text)
 
         await self._journal.write_branch(branch, enter, present=False)
 

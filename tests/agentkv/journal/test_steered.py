@@ -1,0 +1,115 @@
+"""Turns that were steered, and started ones, that a process left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agentkv as kv
+from tests.agentkv.conftest import anyio_backend  # noqa: F401 - a fixture
+from tests.waiting import until
+
+from .crashes import QUESTION, Crash, call, copied, left_by, only_left, opened
+
+pytestmark = pytest.mark.anyio
+
+LOOK = call("look", what="a")
+
+
+def desk(crash: Crash, **options: Any) -> kv.Agent[None, str]:
+    return kv.Agent("You are Nano.", tools=[crash.tool("look", idempotent=True), crash.tool("pay")], **options)
+
+
+async def test_a_turn_goes_on_behind_words(tmp_path: Path) -> None:
+    """They are on the branch, and the call that was made again behind them is none that repeats."""
+    crash, rounds = Crash(tmp_path / "runs.db", "look a"), 0  # what the second one leaves replaces the first's
+    run: kv.RunningTurn[str]
+
+    def look_again(_: kv.RunContext[None], record: kv.CallRecord) -> None:
+        nonlocal rounds
+        rounds += 1
+        if rounds == 1:
+            run.steer("Look again.")
+
+    async with opened([LOOK, LOOK, "It is 3."], crash.path) as (ctx, _):
+        run = desk(crash, after_call=look_again).start(await desk(crash).trunk(ctx), QUESTION)
+        whole = await run
+    assert [done for done, _ in crash.ran] == ["look a"] * 2
+    second = Crash(crash.crashed)
+    async with opened(["It is 3."], crash.crashed) as (ctx, journal):
+        resumed = await (await only_left(journal, ctx)).resume(desk(second))
+        assert await left_by(journal, ctx) == []
+    assert [done for done, _ in second.ran] == ["look a"]
+    assert [record.status for record in resumed.calls] == ["done"] * 2
+    assert [message.content for message in resumed.messages if message.role == "user"] == [QUESTION, "Look again."]
+    assert (resumed.text, resumed.usage, resumed.messages) == (whole.text, whole.usage, whole.messages)
+
+
+async def test_a_started_turn_that_its_context_ends_is_left(tmp_path: Path) -> None:
+    crash = Crash(tmp_path / "runs.db")
+    async with opened([LOOK, "It is 3."], crash.path) as (ctx, journal):
+        whole = await desk(crash).run(await desk(crash).trunk(ctx), QUESTION)
+    crash = Crash(tmp_path / "others.db")
+
+    def held(_: kv.RunContext[None], record: kv.CallRecord) -> None:
+        run.pause()
+
+    async with opened(lambda prompt: LOOK, crash.path) as (ctx, _):
+        run = desk(crash, after_call=held).start(await desk(crash).trunk(ctx), QUESTION)
+        await until(lambda: crash.ran and run.paused)
+    with pytest.raises(kv.ContextClosed):
+        await run
+    async with opened(["It is 3."], crash.path) as (ctx, journal):
+        resumed = await (await only_left(journal, ctx)).resume(desk(crash))
+    assert (resumed.text, resumed.usage, resumed.messages) == (whole.text, whole.usage, whole.messages)
+    assert [done for done, _ in crash.ran] == ["look a"]
+
+
+@pytest.mark.parametrize("how", ["stop", "words"])
+async def test_a_resumed_stream_is_steered(tmp_path: Path, how: str) -> None:
+    crash = Crash(tmp_path / "runs.db", "pay b")
+    async with opened([call("pay", what="b"), "It is 3."], crash.path) as (ctx, _):
+        await desk(crash).run(await desk(crash).trunk(ctx), QUESTION)
+    script = ["It is 3."] if how == "stop" else ["It is 3.", "It is 4."]
+    async with opened(script, crash.crashed) as (ctx, journal):
+        stream = (await only_left(journal, ctx)).stream(desk(Crash(crash.crashed)))
+        async with stream as events:
+            async for event in events:
+                if isinstance(event, kv.events.TextDelta):
+                    break
+            if how == "stop":
+                events.stop()
+                with pytest.raises(kv.TurnStopped):
+                    async for _ in events:
+                        pass
+            else:
+                words = events.steer("Sure?")
+                assert [event async for event in events]
+                assert words.entered
+                assert events.run.text == "It is 4."
+        assert await left_by(journal, ctx) == []
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_words_are_there_once_steer_returns(tmp_path: Path, at_once: bool) -> None:
+    """A process that ends right behind them leaves them, before any message is complete."""
+    crash = Crash(tmp_path / "runs.db")
+    async with opened([LOOK, "It is 3."], crash.path) as (ctx, _):
+        run = desk(crash).start(await desk(crash).trunk(ctx), QUESTION)
+        async for event in run.events():
+            if isinstance(event, kv.events.CallStarted):
+                await run.steer("Look again.", at_once)
+                run.pause()
+                copied(crash.path, "crashed.db")
+                break
+        run.resume()
+        whole = await run
+    async with opened(["It is 3."], crash.crashed) as (ctx, journal):
+        left = await only_left(journal, ctx)
+        assert left.rounds == 1
+        resumed = await left.resume(desk(Crash(crash.crashed)))
+    assert [message.content for message in resumed.messages if message.role == "user"] == [QUESTION, "Look again."]
+    assert (resumed.text, resumed.rounds) == ("It is 3.", 2)
+    assert whole.messages[: len(resumed.messages)] == resumed.messages

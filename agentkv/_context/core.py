@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .._chat.call_habits import Rescue
     from .._engine.loop import StepLoop
     from .._model.open import OpenModel
+    from .._prefixes.cache import PrefixCache
     from .._state.branch_state import BranchStates
     from .branch import Branch
     from .overflow import Overflow
@@ -39,6 +40,7 @@ class ContextCore:
         compiler: compiles constraints.
         registry: the open branches.
         overflow: default policy of branches.
+        prefixes: beginnings of prompts on disk; None without them.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class ContextCore:
         self.compiler = model.compiler(model.tokenizer, info.vocab_size)
         self.registry = BranchRegistry()
         self.overflow = overflow
+        self.prefixes = self._prefix_cache()
         self._singletons: dict[object, Any] = {}
         self._key: ModelKey | None = None
 
@@ -89,6 +92,34 @@ class ContextCore:
             kv_dtype = info.kv_dtype if info.quantize_after is None else f"{info.kv_dtype}+int8"
             self._key = ModelKey(fingerprint, info.backend, kv_dtype, tokenizer, self.model.window)
         return self._key
+
+    def _prefix_cache(self) -> PrefixCache | None:
+        options = self.model.options
+        if options is None or options.prefix_cache is None:
+            return None
+        from .._prefixes.cache import PrefixCache
+
+        return PrefixCache(
+            self.loop,
+            self.model_key,
+            options.prefix_cache,
+            options.prefix_cache_bytes,
+            maps=self.model.info.backend == "cpu",
+        )
+
+    async def close(self) -> None:
+        """Fails all running commands, ends what is being written, frees the engine. Idempotent; not interruptible."""
+        try:
+            if self.prefixes is not None:
+                await self.prefixes.close()
+        finally:
+            await self.loop.stop()
+
+    def abandon(self) -> None:
+        """Same as `close`, for a coroutine that is torn down and cannot await."""
+        if self.prefixes is not None:
+            self.prefixes.abandon()
+        self.loop.abandon()
 
     @property
     def storage(self) -> StorageDeps:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from filelock import Timeout
 
 from .._aio.lock import Lock
-from .._engine.commands import CellsCall
+from .._engine.commands import CellsCall, EngineCall
 from .._engine.interface import PrefixEngine
 from .._engine.loop import in_thread
 from .._storage.layout import CellArray, cell_arrays
@@ -67,16 +67,23 @@ class PromptPlan:
         self._tokens = tokens
         self._in_memory = 0
         self._made = 0
+        self._streams: list[int] = []
         self.pin: int | None = None  # of rows that were read
         self.nbytes = 0  # of their file
         self.kept: KeptPrefix | None = None  # what is written, once it is computed
+
+    def take_stream(self) -> EngineCall[None]:
+        """A command that gives the branch the random numbers that it has where nothing is looked up: those of the order
+        in which prompts come, however long what each begins with takes to read."""
+        return EngineCall(lambda engine: self._streams.append(cast(PrefixEngine, engine).take_stream()))
 
     def create(self, engine: StepEngine) -> tuple[int, int]:
         """Makes the branch; returns its id and the number of tokens that it has already."""
         prompts = cast(PrefixEngine, engine)
         if self.pin is not None:
             self._in_memory = prompts.n_reusable(self._tokens)
-        branch, self._made = prompts.create_prompt(self._tokens, self.pin, len(self.kept.tokens) if self.kept else 0)
+        parts_at = len(self.kept.tokens) if self.kept else 0
+        branch, self._made = prompts.create_prompt(self._tokens, self.pin, parts_at, self._streams.pop())
         return branch, self._made
 
     def created(self) -> None:
@@ -130,6 +137,7 @@ class PrefixCache:
         """Reads what a prompt begins with, as far as it is stored and not in memory, and decides what is to be stored;
         for the block until its branch is made. With `common` others begin with all of it."""
         plan = PromptPlan(self, tokens)
+        self._loop.submit(plan.take_stream())
         if len(tokens) <= LEAST_TOKENS:
             yield plan
             return

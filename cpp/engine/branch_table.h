@@ -32,7 +32,8 @@ class BranchTable {
   const std::map<BranchId, std::unique_ptr<Branch>>& all() const { return branches_; }
 
   void check_room(std::size_t n) const;                       // for so many branches more; throws TooManyBranches
-  Branch& create();                                           // throws TooManyBranches
+  Branch& create(std::uint64_t rng_stream);                   // throws TooManyBranches
+  std::uint64_t take_stream() { return roots_++; }            // of random numbers, for a branch that is no fork
   std::vector<BranchId> fork(Branch& parent, std::size_t n);  // all or none; throws TooManyBranches
   Branch& copy(Branch& branch);                               // its random stream, too; throws TooManyBranches
   // With an epoch: where the branch has not got the token of it before `length` any more, InvalidRollback.

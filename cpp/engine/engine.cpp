@@ -83,13 +83,18 @@ Stats Engine::stats() {
   return stats;
 }
 
-std::pair<BranchId, Pos> Engine::create(std::span<const Token> tokens) { return create_prompt(tokens, {}, 0); }
+std::pair<BranchId, Pos> Engine::create(std::span<const Token> tokens) {
+  vocabulary_.check(tokens);
+  branches_.check_room(1);
+  return create_prompt(tokens, {}, 0, take_stream());
+}
 
-std::pair<BranchId, Pos> Engine::create_prompt(std::span<const Token> tokens, std::optional<PinId> pin, Pos parts_at) {
+std::pair<BranchId, Pos> Engine::create_prompt(std::span<const Token> tokens, std::optional<PinId> pin, Pos parts_at,
+                                               std::uint64_t rng_stream) {
   vocabulary_.check(tokens);
   std::optional<SeqId> held;
   if (pin) held = pinned_.sequence(*pin);
-  Branch& branch = branches_.create();
+  Branch& branch = branches_.create(rng_stream);
   auto [reused, retained] = branches_.reuse_prefix(branch, tokens);
   branch.parts_at = std::max(branch.parts_at, parts_at);
   if (held) reused = branches_.take_pinned(branch, *held, tokens);

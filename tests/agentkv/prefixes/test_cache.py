@@ -179,10 +179,10 @@ async def test_short_prompts_are_computed(tmp_path: Path) -> None:
 
 
 BAD_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
-    "no path": ({"prefix_cache": 3}, "prefix_cache is 3"),
+    "no path": ({"prefix_cache": 3}, "prefix_cache is int 3"),
     "no folder": ({"prefix_cache": __file__}, "prefix_cache is .*File exists"),
     "below a file": ({"prefix_cache": f"{__file__}/below"}, "prefix_cache is .*Not a directory"),
-    "no count": ({"prefix_cache_bytes": "1 GB"}, "prefix_cache_bytes is '1 GB'"),
+    "no count": ({"prefix_cache_bytes": "1 GB"}, "prefix_cache_bytes is str '1 GB'"),
     "too few": ({"prefix_cache_bytes": 1000}, "prefix_cache_bytes"),
     "codes that depend on lengths": ({"prefix_cache": "here", "quantize_after": 64}, "leave one of the two out"),
 }

@@ -89,7 +89,7 @@ class PrefixFolder:
         self._lock = threading.Lock()
         self._tokens: dict[str, tuple[int, Int32s]] = {}  # inode and tokens of entries; none of those that are no use
         self.most_bytes = most_bytes
-        self.seen = SeenPrefixes(self._folder / "seen")
+        self._seen = SeenPrefixes(self._folder / "seen")
 
     def make(self) -> None:
         """Makes the folder of this model. Raises OSError."""
@@ -102,8 +102,11 @@ class PrefixFolder:
     def look_up(self, tokens: Sequence[int], names: PromptNames) -> StoredPrefix | None:
         """The entry that a prompt has most tokens in common with, all but its last."""
         with self._lock:
-            there = self._entries(names)
-            found = self._whole_entries(names, there) if self._exact else self._parts_of_entries(tokens, there)
+            known = {name: self._tokens_of(name) for name in self._entries(names)}
+        wanted = np.asarray(tokens[:-1], np.int32).data
+        found = [StoredPrefix(self._folder / name, common_prefix(own.data, wanted)) for name, own in known.items()]
+        if self._exact:
+            found = [entry for entry in found if entry.length == len(known[entry.path.name])]
         best = max(found, key=lambda entry: entry.length, default=None)
         return best if best is not None and best.length >= LEAST_TOKENS else None
 
@@ -111,7 +114,7 @@ class PrefixFolder:
         """Notes what a prompt begins with; returns the number of tokens that an earlier one began with as well. Raises
         OSError."""
         with self._lock:
-            return BLOCK * self.seen.add(names.hashes)
+            return BLOCK * self._seen.add(names.hashes)
 
     def worth_keeping(self, count: int, entry: StoredPrefix | None, cell_bytes: int) -> bool:
         """Whether a beginning of so many tokens gets an entry, where `entry` is there. Conversations grow with each
@@ -159,7 +162,6 @@ class PrefixFolder:
                     total -= size
             there = {path.name for _, _, path in files}
             self._tokens = {name: known for name, known in self._tokens.items() if name in there}
-            self.seen.cut()
 
     def drop_parts(self, tokens: Int32s, names: PromptNames) -> None:
         """Removes entries that another one, of `tokens`, contains."""
@@ -186,20 +188,6 @@ class PrefixFolder:
                 return {e.name for e in entries if e.name.startswith(first) and _NAME.fullmatch(e.name)}
         except OSError:
             return set()
-
-    def _whole_entries(self, names: PromptNames, there: set[str]) -> list[StoredPrefix]:
-        """Entries that a prompt begins with, all of their tokens."""
-        lengths = {name: (index + 1) * BLOCK for index, name in enumerate(names.files)}
-        return [
-            StoredPrefix(self._folder / name, lengths[name])
-            for name in there & lengths.keys()
-            if len(self._tokens_of(name)) == lengths[name]
-        ]
-
-    def _parts_of_entries(self, tokens: Sequence[int], there: set[str]) -> list[StoredPrefix]:
-        """Entries, as far as a prompt begins with them."""
-        wanted = np.asarray(tokens[:-1], np.int32).data
-        return [StoredPrefix(self._folder / name, common_prefix(self._tokens_of(name).data, wanted)) for name in there]
 
     def _tokens_of(self, name: str) -> Int32s:
         """The tokens of an entry; none of one that is of no use."""

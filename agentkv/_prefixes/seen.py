@@ -35,12 +35,9 @@ class SeenPrefixes:
         if fresh.size:
             self._known.update(fresh.tolist())
             self._append(fresh.tobytes())
+        if self._at > 2 * MOST_HASHES * 8:  # what others add meanwhile may be lost: it comes again
+            put_in_place(self._path, self._bytes(self._at - MOST_HASHES * 8), 0o600)
         return known[-1] + 1 if known else 0
-
-    def cut(self) -> None:
-        """Leaves the newest hashes alone in a file that is twice as long as it may be. Raises OSError."""
-        if self._at > 2 * MOST_HASHES * 8:
-            put_in_place(self._path, self._bytes(max(self._at - MOST_HASHES * 8, 0)), 0o600)
 
     def _append(self, data: bytes) -> None:
         fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)

@@ -146,7 +146,7 @@ class PrefixCache:
         async with AsyncExitStack() as stack:
             if entry is not None:
                 await stack.enter_async_context(self._one_reads)
-                await self._read(stack, plan, entry, tokens)
+                entry = await self._read(stack, plan, entry, tokens)
             if begun and folder.worth_keeping(begun, entry, layout.cell_bytes):
                 plan.kept = await self.writer.admit(folder, names, tokens[:begun])
             yield plan
@@ -160,6 +160,10 @@ class PrefixCache:
         """Measures what computing takes."""
         if tokens >= LEAST_TOKENS:
             self._computing.add(seconds, tokens)
+
+    def note_read(self, nbytes: int, seconds: float) -> None:
+        """Measures what reading takes."""
+        self._reading.add(seconds, nbytes)
 
     async def close(self) -> None:
         """Ends what is being written, unfinished, and waits for its threads."""
@@ -193,25 +197,32 @@ class PrefixCache:
                 begun = len(names.hashes) * BLOCK if common else begun
         return names, folder.look_up(tokens, names), begun
 
-    async def _read(self, stack: AsyncExitStack, plan: PromptPlan, entry: StoredPrefix, tokens: Sequence[int]) -> None:
-        """Reads an entry into a pin for the plan, if that is quicker than computing what memory lacks of it."""
+    async def _read(
+        self, stack: AsyncExitStack, plan: PromptPlan, entry: StoredPrefix, tokens: Sequence[int]
+    ) -> StoredPrefix | None:
+        """Reads an entry into a pin for the plan, if that is quicker than computing what memory lacks of it. Returns
+        the entry, None if it is gone."""
         layout, folder = await self._folder()
         in_memory = await self._loop.call(lambda engine: cast(PrefixEngine, engine).n_reusable(tokens))
         if entry.length - in_memory < LEAST_TOKENS:
-            return
-        file = await in_thread(self._loop, partial(folder.open, entry))
-        if file is None or not self._pays(entry.length - in_memory, file.nbytes):
-            return
+            return entry
+        file = await in_thread(self._loop, partial(folder.open, entry, tokens))
+        if file is None:
+            return None
+        if not self._pays(entry.length - in_memory, file.nbytes):
+            return entry
         began = time.perf_counter()
         try:
             pin = await read_entry(stack, self._loop, file, entry.length, layout.arrays, layout.states, self._maps)
         except (SnapshotError, InvalidInput) as error:
             await in_thread(self._loop, partial(folder.drop, entry.path, str(error)))
+            return None
         except (ContextFull, TooManyBranches):
             pass  # the prompt itself is refused, or fits without
         else:
-            self._reading.add(time.perf_counter() - began, file.nbytes)
+            self.note_read(file.nbytes, time.perf_counter() - began)
             plan.pin, plan.nbytes = pin.id, file.nbytes
+        return entry
 
     def _pays(self, tokens: int, nbytes: int) -> bool:
         computing, reading = self._computing.seconds(tokens), self._reading.seconds(nbytes)

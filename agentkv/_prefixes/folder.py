@@ -87,7 +87,8 @@ class PrefixFolder:
         self.key = key
         self._exact = exact
         self._lock = threading.Lock()
-        self._tokens: dict[str, tuple[int, Int32s]] = {}  # inode and tokens of entries; none of those that are no use
+        self._tokens: dict[str, tuple[tuple[int, int], Int32s]] = {}  # of entries: inode and size, tokens
+        self._bad: dict[str, tuple[int, int, int]] = {}  # inode, size and time of damaged ones that may have stayed
         self.most_bytes = most_bytes
         self._seen = SeenPrefixes(self._folder / "seen")
 
@@ -127,20 +128,22 @@ class PrefixFolder:
         """Path of the entry of a prompt's first `count` tokens, which are whole blocks."""
         return self._folder / names.files[count // BLOCK - 1]
 
-    def open(self, entry: StoredPrefix) -> SnapshotFile | None:
-        """Opens an entry, whose time becomes now. None for one that was removed meanwhile, or that is of no use."""
+    def open(self, entry: StoredPrefix, tokens: Sequence[int]) -> SnapshotFile | None:
+        """Opens the entry of a prompt, whose time becomes now. None for one that was removed meanwhile, or that is of
+        no use."""
         file = self._opened(entry.path)
-        if file is not None:
-            with suppress(OSError):  # of a folder that is only read
-                os.utime(entry.path)
+        if file is None or _tokens_in(file)[: entry.length].tolist() != list(tokens[: entry.length]):
+            return None
+        with suppress(OSError):  # of a folder that is only read
+            os.utime(entry.path)
         return file
 
     def drop(self, path: Path, why: str) -> None:
         """Removes an entry that is damaged or does not fit, and logs it. It is left out from now on, also where it
         cannot be removed."""
         with suppress(OSError):
-            inode = os.lstat(path).st_ino
-            self._tokens[path.name] = inode, np.zeros(0, np.int32)
+            found = os.lstat(path)
+            self._bad[path.name] = found.st_ino, found.st_size, found.st_mtime_ns
             log.warning("an entry of the prefix cache is no good; its tokens are computed", path=str(path), why=why)
             os.unlink(path)
 
@@ -162,6 +165,7 @@ class PrefixFolder:
                     total -= size
             there = {path.name for _, _, path in files}
             self._tokens = {name: known for name, known in self._tokens.items() if name in there}
+            self._bad = {name: known for name, known in self._bad.items() if name in there}
 
     def drop_parts(self, tokens: Int32s, names: PromptNames) -> None:
         """Removes entries that another one, of `tokens`, contains."""
@@ -192,17 +196,20 @@ class PrefixFolder:
     def _tokens_of(self, name: str) -> Int32s:
         """The tokens of an entry; none of one that is of no use."""
         path = self._folder / name
+        none = np.zeros(0, np.int32)
         try:
-            inode = os.lstat(path).st_ino
+            found = os.lstat(path)
         except OSError:
-            return np.zeros(0, np.int32)
-        known, tokens = self._tokens.get(name, (0, np.zeros(0, np.int32)))
-        if known != inode:
+            return none
+        if self._bad.get(name) == (found.st_ino, found.st_size, found.st_mtime_ns):
+            return none
+        known, tokens = self._tokens.get(name, (None, none))
+        if known != (found.st_ino, found.st_size):  # `open` compares them once more
             file = self._opened(path)
-            if file is not None:
-                (image,) = file.branches.values()
-                tokens = image.tokens
-                self._tokens[name] = inode, tokens
+            if file is None:
+                return none
+            tokens = _tokens_in(file)
+            self._tokens[name] = (found.st_ino, found.st_size), tokens
         return tokens
 
     def _opened(self, path: Path) -> SnapshotFile | None:
@@ -229,6 +236,11 @@ def _check(file: SnapshotFile, key: ModelKey) -> None:
     count = len(images[0].tokens)
     if images[0].rows.tolist() != [[0, 0, count]] or file.rows != count or images[0].forgotten or images[0].exact_from:
         raise file.damaged("it has not a row for each of its tokens")
+
+
+def _tokens_in(file: SnapshotFile) -> Int32s:
+    (image,) = file.branches.values()
+    return image.tokens
 
 
 def _files(folder: Path) -> Iterator[tuple[int, int, Path]]:

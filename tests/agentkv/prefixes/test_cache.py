@@ -63,6 +63,45 @@ async def test_so_they_do_however_a_model_attends(
     await check_bits(model_folder(tiny_exported_folder, name), tmp_path)
 
 
+@pytest.mark.parametrize("name", ["gemma3-none", "lfm2-8da4w"])
+@one_loop
+async def test_entries_of_layers_with_windows_or_states_serve_whole(
+    tiny_exported_folder: FolderFactory, tmp_path: Path, name: str
+) -> None:
+    """A prompt that parts from an entry is computed, and what it has in common with others is an entry of its own."""
+    model = model_folder(tiny_exported_folder, name)
+    early = SYSTEM[:500]
+    for prompt, tokens in [
+        (SYSTEM, 0),
+        (SYSTEM, 0),
+        (early + ASK[1], 0),
+        (early + ASK[2], 448),
+        (SYSTEM + ASK[1], 640),
+    ]:
+        got, stats = await said(model, tmp_path, prompt)
+        assert stats.prefix_cache_tokens == stats.reused == tokens
+        assert got == (await said(model, None, prompt))[0]
+    assert len(entries(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("name", ["gemma3-none", "lfm2-8da4w"])
+@one_loop
+async def test_only_what_can_be_gone_on_from_is_written(
+    tiny_exported_folder: FolderFactory, tmp_path: Path, name: str
+) -> None:
+    """The second prompt goes on from where both part, which is within a block: at its end nothing is left."""
+    model = model_folder(tiny_exported_folder, name)
+    async with open_with(model, tmp_path) as ctx:
+        for ask in ASK[:3]:
+            await ctx.branch(SYSTEM + ask)
+            await written(ctx)
+        assert ctx.stats.reused == 2 * len(SYSTEM)
+    assert entries(tmp_path) == []
+    for tokens in (0, 640):
+        _, stats = await said(model, tmp_path, SYSTEM + ASK[3])
+        assert stats.prefix_cache_tokens == tokens
+
+
 @one_loop
 async def test_pages_of_the_file_become_cells(tmp_path: Path) -> None:
     model = kv.models.nano()

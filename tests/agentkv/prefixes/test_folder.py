@@ -117,7 +117,7 @@ def test_what_was_used_longest_ago_goes_first(tmp_path: Path) -> None:
         os.utime(path, (1000 + age, 1000 + age))
     folder.make_room(0)
     assert [path.exists() for path in paths] == [True] * 3
-    file = folder.open(StoredPrefix(paths[0], 512))
+    file = folder.open(StoredPrefix(paths[0], 512), tokens_of(0, 512))
     assert file is not None
     folder.make_room(40_000 - 2 * size - 1)
     assert [path.exists() for path in paths] == [True, False, True]  # the other model's was the oldest
@@ -126,7 +126,16 @@ def test_what_was_used_longest_ago_goes_first(tmp_path: Path) -> None:
     assert file.branches["prefix"].tokens.tolist() == tokens_of(0, 512)  # who reads it has it
     file.check_lanes(ARRAYS)
     assert found(folder, [*tokens_of(0, 512), 1]) is None
-    assert folder.open(StoredPrefix(paths[0], 512)) is None
+    assert folder.open(StoredPrefix(paths[0], 512), tokens_of(0, 512)) is None
+
+
+def test_an_entry_with_other_tokens_than_were_found_is_not_read(tmp_path: Path) -> None:
+    folder, tokens = folder_at(tmp_path), tokens_of(1, 512)
+    path = put(folder, tokens)
+    assert found(folder, [*tokens, 1]) == (path, 512)
+    os.replace(put(folder, tokens_of(2, 512)), path)
+    assert folder.open(StoredPrefix(path, 512), [*tokens, 1]) is None
+    assert found(folder_at(tmp_path), [*tokens, 1]) is None
 
 
 def test_unfinished_files_of_killed_writers_go(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ notes what it begins with, the second writes it while it answers, the third read
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -24,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 import agentkv as kv
+from agentkv._context.handle import core_of
 
 ASK, ANSWER = 40, 64  # tokens
 RUNS = {"no folder": 0, "notes": 1, "writes": 2, "reads": 0}  # by the question that is asked
@@ -42,14 +44,16 @@ async def answer(model: Path, folder: Path | None, tokens: int, seed: int) -> di
         branch = await ctx.branch(prompt)
         times: list[float] = []
         got: list[int] = []
-        async with branch.stream(max_tokens=ANSWER, sampling=kv.Sampling(logit_bias=dict.fromkeys(ctx.tokenizer.eos_ids, -100.0))) as stream:
+        on_and_on = kv.Sampling(logit_bias=dict.fromkeys(ctx.tokenizer.eos_ids, -100.0))
+        async with branch.stream(max_tokens=ANSWER, sampling=on_and_on) as stream:
             async for token in stream:
                 times.append(time.perf_counter())
                 got.append(token.id)
         row = (await branch.logits()).tobytes()
-        while folder is not None and ctx._core.prefixes.writer.busy:
+        prefixes = core_of(ctx).prefixes
+        while prefixes is not None and prefixes.writer.busy:  # noqa: ASYNC110 - nothing tells when
             await anyio.sleep(0.01)
-        gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+        gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
         return {
             "first": times[0] - began,
             "rest": (times[-1] - times[0]) / len(gaps),
@@ -101,8 +105,9 @@ def main(
 ) -> None:
     """Measures each of the models."""
     if child:
-        model, folder, length, seed = map(str, models or [])
-        print(json.dumps(anyio.run(answer, Path(model), None if folder == "none" else Path(folder), int(length), int(seed))))
+        model, folder, length, seed = models or []
+        kept = None if folder == Path("none") else folder
+        print(json.dumps(anyio.run(answer, model, kept, int(str(length)), int(str(seed)))))
     elif models:
         for each in models:
             measure(each, tokens, rounds)

@@ -228,12 +228,12 @@ class PrefixCache:
         computing, reading = self._computing.seconds(tokens), self._reading.seconds(nbytes)
         return computing is None or reading is None or reading < computing
 
-    def _wrote(self, error: Exception | None) -> None:
+    def _wrote(self, outcome: bool | Exception) -> None:
         """Takes note of what was written; called on the event loop."""
-        if error is None:
-            self.counts = self.counts._replace(prefix_cache_written=self.counts.prefix_cache_written + 1)
+        if isinstance(outcome, Exception):
+            self._cannot_write(outcome)
         else:
-            self._cannot_write(error)
+            self.counts = self.counts._replace(prefix_cache_written=self.counts.prefix_cache_written + outcome)
 
     def _cannot_write(self, error: Exception) -> None:
         if self._writes:

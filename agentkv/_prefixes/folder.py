@@ -5,8 +5,8 @@ FOLDER/<key>/seen                   hashes of what prompts began with: `seen.py`
 FOLDER/<key>/<first>-<last>.prefix  an entry: a file of one saved branch without messages, all of whose tokens have
                                     rows; named by the hashes of its first block of tokens and of all
 
-The key is a hash of everything that cells depend on. Entries are never changed; the time of a file is when it was last
-used. All calls read or write files, so they belong in threads.
+The key is a hash of everything that cells depend on. Entries are never changed; the time of a file is when a prompt
+last began with it. All calls read or write files, so they belong in threads.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class PromptNames(NamedTuple):
 
     @classmethod
     def of(cls, hashes: Hashes) -> PromptNames:
-        """PromptNames for these hashes."""
+        """Names for these hashes."""
         spelled = [f"{value:016x}" for value in hashes.tolist()]
         return cls(hashes, [f"{spelled[0]}-{last}.prefix" for last in spelled])
 
@@ -101,7 +101,7 @@ class PrefixFolder:
         return PromptNames.of(block_hashes(tokens, self._hash_key))
 
     def look_up(self, tokens: Sequence[int], names: PromptNames) -> StoredPrefix | None:
-        """The entry that a prompt has most tokens in common with, all but its last."""
+        """The entry that a prompt has most tokens in common with, all but its last; its time becomes now."""
         with self._lock:
             known = {name: self._tokens_of(name) for name in self._entries(names)}
         wanted = np.asarray(tokens[:-1], np.int32).data
@@ -109,7 +109,11 @@ class PrefixFolder:
         if self._exact:
             found = [entry for entry in found if entry.length == len(known[entry.path.name])]
         best = max(found, key=lambda entry: entry.length, default=None)
-        return best if best is not None and best.length >= LEAST_TOKENS else None
+        if best is None or best.length < LEAST_TOKENS:
+            return None
+        with suppress(OSError):  # of a folder that is only read
+            os.utime(best.path)
+        return best
 
     def note(self, names: PromptNames) -> int:
         """Notes what a prompt begins with; returns the number of tokens that an earlier one began with as well. Raises
@@ -129,14 +133,10 @@ class PrefixFolder:
         return self._folder / names.files[count // BLOCK - 1]
 
     def open(self, entry: StoredPrefix, tokens: Sequence[int]) -> SnapshotFile | None:
-        """Opens the entry of a prompt, whose time becomes now. None for one that was removed meanwhile, or that is of
-        no use."""
+        """Opens the entry of a prompt. None for one that was removed meanwhile, or that is of no use."""
         file = self._opened(entry.path)
-        if file is None or _tokens_in(file)[: entry.length].tolist() != list(tokens[: entry.length]):
-            return None
-        with suppress(OSError):  # of a folder that is only read
-            os.utime(entry.path)
-        return file
+        begins_so = file is not None and _tokens_in(file)[: entry.length].tolist() == list(tokens[: entry.length])
+        return file if begins_so else None
 
     def drop(self, path: Path, why: str) -> None:
         """Removes an entry that is damaged or does not fit, and logs it. It is left out from now on, also where it
@@ -183,7 +183,7 @@ class PrefixFolder:
             yield from (Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False))
 
     def _entries(self, names: PromptNames) -> set[str]:
-        """PromptNames of the entries that begin with the same block."""
+        """Names of the entries that begin with the same block."""
         if not names.files:
             return set()
         first = names.files[0].split("-")[0]

@@ -48,9 +48,9 @@ class KeptPrefix:
             pin, (image,) = engine.pin([branch])
             rows = image.rows.tolist()
             whole = bool(rows) and rows[0][:2] == [0, 0] and rows[0][2] >= count
-            if whole and not image.forgotten and not image.exact_from:
-                self.pin = pin.id
-            else:
+            self.pin = pin.id
+            if not whole or image.forgotten or image.exact_from or self.over:  # in this order: `leave` looks at `pin`
+                self.pin = None
                 engine.unpin(pin.id)
 
 
@@ -59,10 +59,10 @@ class EntryWriter:
 
     Args:
         maps: whether the byte layer maps files.
-        done: gets the error of each entry that was not written, None for one that was.
+        done: gets whether each entry was written, or the error that it was not written for.
     """
 
-    def __init__(self, loop: StepLoop, maps: bool, done: Callable[[Exception | None], None]) -> None:
+    def __init__(self, loop: StepLoop, maps: bool, done: Callable[[bool | Exception], None]) -> None:
         self._loop = loop
         self._maps = maps
         self._done = done
@@ -87,7 +87,7 @@ class EntryWriter:
 
     def start(self, kept: KeptPrefix) -> None:
         """Writes an entry whose rows are pinned."""
-        if kept.pin is None or self._stopping:
+        if kept.pin is None or kept.over or self._stopping:
             return self.leave(kept)
         kept.started = True
         thread = threading.Thread(target=self._run, args=(kept, kept.pin), name="agentkv-file", daemon=True)
@@ -97,7 +97,7 @@ class EntryWriter:
 
     def leave(self, kept: KeptPrefix) -> None:
         """Ends an entry that is not written. Idempotent."""
-        if not kept.over and kept.path in self._under_way:
+        if not kept.over:
             kept.over = True
             if kept.pin is not None:
                 self._loop.unpin(kept.pin)
@@ -115,20 +115,20 @@ class EntryWriter:
             thread.join()
 
     def _run(self, kept: KeptPrefix, pin: int) -> None:
-        error: Exception | None = None
+        outcome: bool | Exception
         try:
-            self._write(kept, pin)
-        except Exception as caught:
-            error = caught
-        self._loop.post(partial(self._ended, kept, threading.current_thread(), error))
+            outcome = self._write(kept, pin)
+        except Exception as error:
+            outcome = error
+        self._loop.post(partial(self._ended, kept, threading.current_thread(), outcome))
 
-    def _ended(self, kept: KeptPrefix, thread: threading.Thread, error: Exception | None) -> None:
+    def _ended(self, kept: KeptPrefix, thread: threading.Thread, outcome: bool | Exception) -> None:
         self._threads.discard(thread)
         self.leave(kept)
         if not self._stopping:
-            self._done(error)
+            self._done(outcome)
 
-    def _write(self, kept: KeptPrefix, pin: int) -> None:
+    def _write(self, kept: KeptPrefix, pin: int) -> bool:
         folder, tokens = kept.folder, kept.tokens
         count = len(tokens)
         call = self._loop.call_in_thread
@@ -139,13 +139,16 @@ class EntryWriter:
             kept.path, folder.key, taken.arrays, taken.lacks, branches, taken.lanes, taken.states, mode=0o600
         )
         try:
+            if file.nbytes > folder.most_bytes:
+                return False
             folder.make_room(file.nbytes)
             for read, append in slices(taken, SLICE_BYTES):
                 append(file, call(read))
                 if self._stopping:
-                    return
+                    return False
             file.finish()
         finally:
             file.discard()
         folder.make_room(0)
         folder.drop_parts(tokens, kept.names)
+        return True

@@ -131,6 +131,22 @@ async def test_what_was_read_serves_whoever_begins_alike(tmp_path: Path) -> None
         assert got == [await goes_on(await ctx.branch(SYSTEM + ask)) for ask in ASK]
 
 
+@pytest.mark.parametrize("strategy", [kv.spec.Eagle(), kv.spec.Suffix(), kv.spec.DraftModel(kv.models.nano())], ids=str)
+@one_loop
+async def test_drafters_make_do_with_what_they_have_not_seen(tmp_path: Path, strategy: kv.spec.Eagle) -> None:
+    model = kv.models.nano()
+    for number in range(2):
+        await said(model, tmp_path, SYSTEM + ASK[number], speculative=strategy)
+    got, stats = await said(model, tmp_path, SYSTEM + ASK[2], speculative=strategy)
+    assert stats.prefix_cache_hits == 1
+    assert got == (await said(model, None, SYSTEM + ASK[2]))[0]
+    async with open_with(model, tmp_path, speculative=strategy) as ctx:  # one that was there, and one that is read
+        first = await ctx.branch(SYSTEM[:300])
+        second = await ctx.branch(SYSTEM + ASK[2])
+        assert (first.reused, second.reused, ctx.stats.prefix_cache_hits) == (299, 640, 2)
+        assert (await goes_on(second))[:3] == got[:3]
+
+
 @one_loop
 async def test_an_agents_prompt_is_kept_at_once(tmp_path: Path) -> None:
     agent = kv.Agent("You are Nano, a desk agent. " * 60)

@@ -117,6 +117,7 @@ def test_what_was_used_longest_ago_goes_first(tmp_path: Path) -> None:
         os.utime(path, (1000 + age, 1000 + age))
     folder.make_room(0)
     assert [path.exists() for path in paths] == [True] * 3
+    assert found(folder, [*tokens_of(0, 512), 1]) == (paths[0], 512)
     file = folder.open(StoredPrefix(paths[0], 512), tokens_of(0, 512))
     assert file is not None
     folder.make_room(40_000 - 2 * size - 1)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import agentkv as kv
+from agentkv import trace
 from tests.conftest import FolderFactory
 from tests.integration.test_bits import OTHER_CACHES, model_folder
 from tests.rows import one_in
@@ -241,6 +242,23 @@ BAD_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "too few": ({"prefix_cache_bytes": 1000}, "prefix_cache_bytes"),
     "codes that depend on lengths": ({"prefix_cache": "here", "quantize_after": 64}, "leave one of the two out"),
 }
+
+
+@one_loop
+async def test_a_recording_of_prompts_that_were_read_is_replayed(tmp_path: Path) -> None:
+    for number in range(2):
+        await said(kv.models.nano(), tmp_path / "folder", SYSTEM + ASK[number])
+    async with (
+        open_with(kv.models.nano(), tmp_path / "folder") as ctx,
+        trace.record(ctx, tmp_path / "recording"),
+    ):
+        branches = await kv.gather(*(ctx.branch(SYSTEM + ask) for ask in ASK[:3]), ctx.branch([5, 6, 7]))
+        for branch in branches:
+            await branch.generate(max_tokens=8, sampling=kv.Sampling(temperature=1.0, seed=3))
+        assert ctx.stats.prefix_cache_hits == 1
+    replayed = await trace.replay(tmp_path / "recording")
+    assert replayed.same, replayed
+    assert replayed.tokens == 32
 
 
 @pytest.mark.parametrize("name", BAD_OPTIONS)

@@ -116,7 +116,7 @@ def pinned_branches(
 Slice: TypeAlias = tuple["Callable[[StepEngine, CellStore], Bytes]", "Callable[[TensorWriter, Bytes], None]"]
 
 
-def slices(taken: PinnedBranches, slice_bytes: int = SLICE_BYTES) -> Iterator[Slice]:
+def slices(taken: PinnedBranches, slice_bytes: int) -> Iterator[Slice]:
     """The cells and states of a pin in the order of the file: what reads a slice of them between two forwards, and what
     appends that to the file, in a thread."""
     rows, step = taken.rows, max(1, slice_bytes // taken.arrays[-1].end)
@@ -195,7 +195,7 @@ class SaveOperation:
 
     async def _write(self, taken: PinnedBranches) -> Saved:
         writer = await in_thread(self._loop, partial(self._begin, taken))
-        for read, append in slices(taken):
+        for read, append in slices(taken, SLICE_BYTES):
             part = await self._loop.run(CellsCall(read))
             await in_thread(self._loop, partial(append, writer, part))
             self._progress(writer.written, writer.nbytes)

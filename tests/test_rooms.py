@@ -30,6 +30,7 @@ ORDER = (
     ("remote",),
     ("_state",),
     ("_storage",),
+    ("_prefixes",),
     ("_context",),
     ("agents",),
     ("journal",),

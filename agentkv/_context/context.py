@@ -22,7 +22,7 @@ from .._model.options import Options
 from .._state.branch_state import BranchStates
 from .._state.observers import Observers
 from .._storage.save import Progress, Saved
-from .._types.checks import A_MODEL, Prompt, checked_count, checked_path
+from .._types.checks import A_MODEL, A_PLACE, Prompt, checked_count, checked_path
 from .._types.errors import InvalidInput, ModelError, loading
 from .._types.info import ModelInfo, Stats, StepRecord
 from .._types.log import log
@@ -82,6 +82,8 @@ class Context:
         quant: str | None = None,
         rescue: Rescue = True,
         journal: str | Path | Journal | None = None,
+        prefix_cache: str | Path | None = None,
+        prefix_cache_bytes: int = 4 << 30,
     ) -> AsyncIterator[Context]:
         """Opens a model for an `async with` block; leaving it cancels all running methods and frees everything.
 
@@ -123,6 +125,13 @@ class Context:
                 no conversation depends on earlier ones.
             journal: a `kv.Journal`, or the path of one: a durable record of agents' turns, which another process can go
                 on with.
+            prefix_cache: folder for what prompts begin with (system prompts, tools, documents), made where there is
+                none. What two prompts have begun with, in this process or another, and the prompts of agents are kept
+                there, and read by later processes instead of being computed, with the same bits. Entries belong to the
+                model, the backend and the kind of cache; processes may share the folder. It holds token ids, keys and
+                values, in effect the text itself: keep it as private as your conversations. None for no such cache;
+                not with `quantize_after`.
+            prefix_cache_bytes: maximum bytes of that folder, at least 1 MiB; the least recently used entries go first.
 
         Raises:
             InvalidInput: an argument out of range.
@@ -145,10 +154,16 @@ class Context:
             sinks=sinks,
             quantize_after=quantize_after,
             quant=quant,
+            prefix_cache=None if prefix_cache is None else checked_path(prefix_cache, "prefix_cache", A_PLACE),
+            prefix_cache_bytes=prefix_cache_bytes,
         )
         policy = Stop() if overflow is None else checked_overflow(overflow)
         checked_rescue(rescue)
         record = checked_journal(journal)
+        if options.prefix_cache is not None:
+            from .._prefixes.folder import make_folder
+
+            await to_thread.run_sync(make_folder, options.prefix_cache)
         if not is_here(options):
             options = await to_thread.run_sync(located, options)
         if needs_export(options):
@@ -247,15 +262,10 @@ class Context:
                 journal.attach(core_of(context))
             yield context
         except GeneratorExit:  # a coroutine is torn down with the Context open
-            context._core.background.end()
-            loop.abandon()
+            context._core.abandon()
             raise
         finally:
-            if loop.is_here:
-                await loop.wait_shielded(*context._core.background.end())
-            await loop.stop()
-            if journal is not None:
-                journal.detach(core_of(context))
+            await context._core.close()
             log.debug("context closed", model=named["model"], steps=context.stats.steps)
 
     @property
@@ -271,7 +281,9 @@ class Context:
     @property
     def stats(self) -> Stats:
         """Counters and cells, as of the last completed method call; streams refresh them a few times a second."""
-        return self._core.loop.snapshot.stats()
+        prefixes = self._core.prefixes
+        stats = self._core.loop.snapshot.stats()
+        return stats if prefixes is None else replace(stats, **prefixes.counts._asdict())
 
     @property
     def steps(self) -> list[StepRecord]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .._chat.call_habits import Rescue
     from .._engine.loop import StepLoop
     from .._model.open import OpenModel
+    from .._prefixes.cache import PrefixCache
     from .._state.branch_state import BranchStates
     from .branch import Branch
     from .journaling import ContextJournal
@@ -43,6 +44,7 @@ class ContextCore:
         overflow: default policy of branches.
         background: tasks that end with the Context.
         journal: durable record of turns; None for none.
+        prefixes: beginnings of prompts on disk; None without them.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class ContextCore:
         self.overflow = overflow
         self.background = BackgroundTasks()
         self.journal = journal
+        self.prefixes = self._prefix_cache()
         self._singletons: dict[object, Any] = {}
         self._key: ModelKey | None = None
 
@@ -96,6 +99,40 @@ class ContextCore:
             kv_dtype = info.kv_dtype if info.quantize_after is None else f"{info.kv_dtype}+int8"
             self._key = ModelKey(fingerprint, info.backend, kv_dtype, tokenizer, self.model.window)
         return self._key
+
+    def _prefix_cache(self) -> PrefixCache | None:
+        options = self.model.options
+        if options is None or options.prefix_cache is None:
+            return None
+        from .._prefixes.cache import PrefixCache
+
+        return PrefixCache(
+            self.loop,
+            self.model_key,
+            options.prefix_cache,
+            options.prefix_cache_bytes,
+            maps=self.model.info.backend == "cpu",
+        )
+
+    async def close(self) -> None:
+        """Ends tasks and what is being written, fails all running commands, frees the engine, closes the journal.
+        Idempotent; not interruptible."""
+        try:
+            if self.loop.is_here:
+                await self.loop.wait_shielded(*self.background.end())
+            if self.prefixes is not None:
+                await self.prefixes.close()
+        finally:
+            await self.loop.stop()
+            if self.journal is not None:
+                self.journal.detach(self)
+
+    def abandon(self) -> None:
+        """Same as `close`, for a coroutine that is torn down and cannot await."""
+        self.background.end()
+        if self.prefixes is not None:
+            self.prefixes.abandon()
+        self.loop.abandon()
 
     @property
     def storage(self) -> StorageDeps:

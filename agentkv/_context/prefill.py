@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,6 +16,7 @@ from .handle import handle_of
 if TYPE_CHECKING:
     from .._chat.rerender import PromptUpdate
     from .._engine.interface import FinishedJob, StepEngine
+    from .._prefixes.cache import PromptPlan
     from .._state.branch_state import BranchStates
     from .branch import Branch
     from .core import ContextCore
@@ -33,25 +35,33 @@ class PromptJob(Job[None]):
 
     With a `source` that branch is extended, unless the cache retains a longer prefix, as from an interrupted prompt of
     the same tokens. Cells of a loaded branch are shared by its forks only.
+    With a `plan` of the prefix cache it begins with what was read for it.
 
     Attributes:
         branch: id of the branch, once the engine has made it.
         reused: number of its tokens that were in the cache then; a source's last token counts, too.
     """
 
-    __slots__ = ("_conversation", "_histories", "_source", "_tokens", "branch", "reused")
+    __slots__ = ("_conversation", "_histories", "_plan", "_source", "_tokens", "branch", "reused")
 
-    def __init__(self, states: BranchStates, update: PromptUpdate, source: Source | None = None) -> None:
+    def __init__(
+        self,
+        states: BranchStates,
+        update: PromptUpdate,
+        source: Source | None = None,
+        plan: PromptPlan | None = None,
+    ) -> None:
         super().__init__(self._create, self._end, self._undo_made)
         self._histories = states
         self._tokens = update.added
         self._conversation = update.conversation
         self._source = source
+        self._plan = plan
         self.branch = -1
         self.reused = 0
 
     def _create(self, engine: StepEngine) -> int:
-        branch, reused = engine.create(self._tokens)
+        branch, reused = engine.create(self._tokens) if self._plan is None else self._plan.create(engine)
         try:
             if self._source is None or reused >= self._source.kept:
                 job = engine.extend(branch, self._tokens[reused:])
@@ -68,6 +78,11 @@ class PromptJob(Job[None]):
         self.branch, self.reused = branch, cached
         return job
 
+    def end(self, worker: Worker, finished: FinishedJob) -> None:
+        if self._plan is not None and finished.error is None and finished.finish_reason != "cancelled":
+            self._plan.computed(worker.engine, self.branch)
+        super().end(worker, finished)
+
     def _undo_made(self, worker: Worker) -> None:
         if self._source is None or self.branch != self._source.branch:
             worker.close(self.branch)
@@ -76,6 +91,8 @@ class PromptJob(Job[None]):
         check_finished(finished)
         if self._conversation is not None:
             self._histories[self.branch].set_conversation(self._conversation)
+        if self._plan is not None:
+            self._plan.finish(finished.seconds)
 
 
 class _WatchedJob(PromptJob):
@@ -83,8 +100,10 @@ class _WatchedJob(PromptJob):
 
     __slots__ = ("taken",)
 
-    def __init__(self, states: BranchStates, update: PromptUpdate, source: Source | None) -> None:
-        super().__init__(states, update, source)
+    def __init__(
+        self, states: BranchStates, update: PromptUpdate, source: Source | None, plan: PromptPlan | None
+    ) -> None:
+        super().__init__(states, update, source, plan)
         self.taken = anyio.Event()
 
     def apply(self, worker: Worker) -> None:
@@ -99,11 +118,21 @@ class _WatchedJob(PromptJob):
 class PromptPrefill:
     """A prompt that is being computed, as a context manager: entered once the engine has accepted it. An error in
     the block ends the job and closes its branch; the tokens computed are retained for a later prompt with the same
-    prefix."""
+    prefix.
 
-    def __init__(self, core: ContextCore, update: PromptUpdate, source: Source | None) -> None:
+    Reads from the prefix cache first, if there is one and no `source`; with `common` other prompts will begin with all
+    of this one."""
+
+    def __init__(
+        self, core: ContextCore, update: PromptUpdate, source: Source | None = None, common: bool = False
+    ) -> None:
         self._loop = core.loop
-        self._job = _WatchedJob(core.states, update, source)
+        self._prefixes = core.prefixes if source is None else None
+        self._new_job = partial(_WatchedJob, core.states, update, source)
+        self._tokens = update.added
+        self._common = common
+        self._plan: PromptPlan | None = None
+        self._job: _WatchedJob
 
     @property
     def branch(self) -> int:
@@ -122,6 +151,21 @@ class PromptPrefill:
 
     async def __aenter__(self) -> PromptPrefill:
         await checkpoint_if_cancelled()
+        if self._prefixes is None:
+            await self._begin(None)
+            return self
+        async with self._prefixes.planned(self._tokens, self._common) as plan:
+            try:
+                await self._begin(plan)
+            except BaseException:
+                plan.leave()
+                raise
+            plan.created()
+        self._plan = plan
+        return self
+
+    async def _begin(self, plan: PromptPlan | None) -> None:
+        self._job = self._new_job(plan)
         self._loop.submit(self._job)
         try:
             await self._job.taken.wait()
@@ -130,13 +174,16 @@ class PromptPrefill:
             raise
         if self._job.failed:
             self._job.result()
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if error is not None:
-            await self._loop.cancel(self._job, error)
+        try:
+            if error is not None:
+                await self._loop.cancel(self._job, error)
+        finally:
+            if self._plan is not None:
+                self._plan.leave()
 
     async def computed(self) -> None:
         """Waits until all tokens are computed; raises the error of the job."""
@@ -155,12 +202,18 @@ async def empty_branch(core: ContextCore, overflow: Overflow | None) -> Branch:
     return new_branch(core, id, None, overflow)
 
 
-async def prompted_branch(core: ContextCore, update: PromptUpdate, overflow: Overflow | None) -> Branch:
-    """Makes a root branch with a rendered prompt."""
+async def prompted_branch(
+    core: ContextCore, update: PromptUpdate, overflow: Overflow | None, common: bool = False
+) -> Branch:
+    """Makes a root branch with a rendered prompt; with `common` other prompts will begin with all of it."""
     if not update.added and update.conversation is not None:  # the chat template writes it with the first question
         branch = await empty_branch(core, overflow)
         handle_of(branch).state.set_conversation(update.conversation)
         return branch
-    job = PromptJob(core.states, update)
-    await core.loop.run(job)
-    return new_branch(core, job.branch, None, overflow, job.reused)
+    if core.prefixes is None:
+        job = PromptJob(core.states, update)
+        await core.loop.run(job)
+        return new_branch(core, job.branch, None, overflow, job.reused)
+    async with PromptPrefill(core, update, common=common) as prompt:
+        await prompt.computed()
+    return new_branch(core, prompt.branch, None, overflow, prompt.reused)

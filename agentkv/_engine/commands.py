@@ -6,6 +6,7 @@ event loop, even if it or others raise. Its awaiting task waits for `settled`.
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
@@ -13,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import anyio
 
-from .._types.errors import BranchClosed, from_native
+from .._types.errors import BranchClosed, ContextClosed, from_native
 
 if TYPE_CHECKING:
     from .interface import CellStore, FinishedJob, StepEngine
 
 T = TypeVar("T")
+THREAD_WAIT_S = 0.5  # between two looks of a waiting thread at whether the Context is still open
 
 
 class Worker(Protocol):
@@ -154,6 +156,36 @@ class CellsCall(ImmediateCommand[T]):
 
     def _do(self, worker: Worker) -> T:
         return self._verb(worker.engine, worker.cells)
+
+
+class ThreadCall(Command, Generic[T]):
+    """A call that reads or writes the contents of cells, for a thread that waits for it outside of the event loop."""
+
+    __slots__ = ("_done", "_error", "_result", "_verb")
+
+    def __init__(self, verb: Callable[[StepEngine, CellStore], T]) -> None:
+        self._verb = verb
+        self._done = threading.Event()
+        self._result: list[T] = []
+        self._error: BaseException | None = None
+
+    def apply(self, worker: Worker) -> None:
+        self._result.append(self._verb(worker.engine, worker.cells))
+        self._done.set()
+
+    def fail(self, error: BaseException) -> None:
+        self._error = error
+        self._done.set()
+
+    def wait(self, is_open: Callable[[], bool]) -> T:
+        """The result, for another thread than those of the Context; raises the call's error, and ContextClosed where
+        nobody applies it any more."""
+        while not self._done.wait(THREAD_WAIT_S):
+            if not is_open():
+                raise ContextClosed("the Context was left while a thread was using its cells")
+        if self._error is not None:
+            raise self._error
+        return self._result.pop()
 
 
 class Job(Awaited[T]):

@@ -288,6 +288,22 @@ class StepEngine(Protocol):
         """Sets whether generations digest the rows of logits that they sample from. See `FinishedJob.digests`."""
 
 
+class PrefixEngine(StepEngine, Protocol):
+    """An engine whose prompts may begin with cells that come from elsewhere."""
+
+    def create_prompt(self, tokens: Iterable[int], pin: int | None, parts_at: int, rng_stream: int) -> tuple[int, int]:
+        """Makes a branch as `create` does; the tokens begin with the rows of the pin, if any, which it has for those
+        that no other branch shares. Others will begin alike up to `parts_at`: what rows from there on look at stays.
+        Its random numbers are of a stream by `take_stream`. Returns its id and the number of leading tokens that it
+        has."""
+
+    def take_stream(self) -> int:
+        """The stream of random numbers that `create` would give a branch now, for one that is made later."""
+
+    def n_reusable(self, tokens: Iterable[int]) -> int:
+        """Number of leading tokens that `create` would share."""
+
+
 class PublishingEngine(StepEngine, Protocol):
     """An engine over a server that stores branches under names."""
 
@@ -370,4 +386,4 @@ class EngineHost(Protocol):
 
 
 if TYPE_CHECKING:
-    _ENGINES: tuple[type[StepEngine], ...] = (Engine,)
+    _ENGINES: tuple[type[PrefixEngine], ...] = (Engine,)

@@ -25,7 +25,7 @@ from .._aio.scope import move_on_after
 from .._types.errors import ContextClosed, StepFailed, WrongEventLoop, from_native
 from .._types.info import EngineCounters, StepRecord
 from .._types.log import log
-from .commands import Awaited, Cancel, Close, Command, EngineCall, Release, Unpin, Wakeup, Worker
+from .commands import Awaited, Cancel, Close, Command, EngineCall, Release, ThreadCall, Unpin, Wakeup, Worker
 from .interface import SPARE_SEQUENCES
 from .jobs import Ack, StreamJob
 from .mailbox import CommandQueue, Flush, FlushDebouncer
@@ -33,7 +33,7 @@ from .watchdog import StrategyWatchdog
 from .worker import EngineWorker, OutcomeBatch, Shutdown
 
 if TYPE_CHECKING:
-    from .interface import EngineHost, LogListener, StepEngine
+    from .interface import CellStore, EngineHost, LogListener, StepEngine
 
 
 T = TypeVar("T")
@@ -283,6 +283,13 @@ class StepLoop:
         else:
             self._queue.put(close)
         return close
+
+    def call_in_thread(self, verb: Callable[[StepEngine, CellStore], T]) -> T:
+        """Runs a call on cells between two forwards and returns its result, for a thread of neither the event loop nor
+        the step loop. Raises what the call raises; ContextClosed."""
+        call = ThreadCall(verb)
+        self._queue.put(call)
+        return call.wait(lambda: self._open)
 
     def release(self, branch: int) -> None:
         """Frees a branch; callable from any thread, a finalizer included."""

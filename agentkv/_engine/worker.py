@@ -272,7 +272,10 @@ class EngineWorker:
             self._publish()
             if self._stopping:
                 break
-            self._stopping = isinstance(self._queue.get(), Shutdown)
+            item = self._queue.get()
+            self._stopping = isinstance(item, Shutdown)
+            if isinstance(item, Command):
+                self.report(partial(item.fail, ending))
         opened, self._open_engine = self._open_engine, None
         del self.engine, self.cells
         with suppress(Exception):  # leaving waits for this thread, so an error of closing must not end it

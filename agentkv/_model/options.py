@@ -14,6 +14,7 @@ from .._types.show import preview
 from .drafters import Speculative, checked_strategy
 
 MOST_POSITIONS = 2**31 - 1
+LEAST_PREFIX_BYTES = 1 << 20
 WINDOW_SPARE = 80
 """Cells of a branch beyond its window and sinks: cells that have left the window are freed in blocks."""
 QUANTIZATIONS = tuple(dict.fromkeys(quant for backend in BACKENDS.values() for quant in backend.quantizations))
@@ -37,6 +38,8 @@ class Options:
     sinks: int
     quantize_after: int | None
     quant: str | None
+    prefix_cache: Path | None
+    prefix_cache_bytes: int
 
     def __post_init__(self) -> None:
         if self.device is not None and not isinstance(self.device, str):
@@ -58,6 +61,9 @@ class Options:
                 if self.quantize_after is None
                 else checked_count(self.quantize_after, "quantize_after", 0, MOST_POSITIONS)
             ),
+            "prefix_cache_bytes": checked_count(
+                self.prefix_cache_bytes, "prefix_cache_bytes", LEAST_PREFIX_BYTES, 2**62
+            ),
             "retain": None if self.retain is None else checked_count(self.retain, "retain", 0, 2**31 - 1),
         }
         for name, value in checked.items():
@@ -74,6 +80,11 @@ class Options:
             raise InvalidInput(
                 f"quantize_after is {self.quantize_after}, but kv_dtype {self.kv_dtype!r} quantises every position; "
                 "give kv_dtype='fp16', 'bf16' or 'fp32', or leave quantize_after out"
+            )
+        if self.prefix_cache is not None and self.quantize_after is not None:
+            raise InvalidInput(
+                f"prefix_cache is {self.prefix_cache}, but with quantize_after cells depend on how long their branch "
+                "was when it was computed, so that no other prompt may begin with them; leave one of the two out"
             )
 
     def check_rows(self, latent: bool) -> None:

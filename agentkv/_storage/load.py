@@ -16,7 +16,7 @@ from .._engine.pinned_cells import PinnedCells
 from .._types.errors import InvalidInput, SnapshotMismatch
 from .._types.log import log
 from .feed import feed
-from .layout import BranchImage, CellArray, ModelKey, alignment, cell_arrays, write_states
+from .layout import BranchImage, CellArray, LayerStates, ModelKey, alignment, cell_arrays, write_states
 from .reader import SnapshotFile
 from .save import SLICE_BYTES, Progress, StorageDeps, checked_progress, write_rows
 
@@ -30,31 +30,56 @@ if TYPE_CHECKING:
 LANES_AT_ONCE = 32  # checked between two checks for cancellation
 
 
+async def check_rows(loop: StepLoop, file: SnapshotFile, arrays: Sequence[CellArray], progress: Progress) -> None:
+    """Compares the digests of all arrays of cells. Raises SnapshotError."""
+    for first in range(0, len(arrays), LANES_AT_ONCE):
+        await in_thread(loop, partial(file.check_lanes, arrays[first : first + LANES_AT_ONCE]))
+        progress(file.nbytes * first // len(arrays), file.nbytes)
+
+
+async def copy_rows(
+    loop: StepLoop, file: SnapshotFile, hold: Pin, arrays: Sequence[CellArray], progress: Progress
+) -> None:
+    """Copies a file's first rows into the cells of a pin, all of them; with the last of the file's rows their digests
+    are compared. Raises SnapshotError."""
+    step = max(1, SLICE_BYTES // arrays[-1].end)
+    for first in range(0, hold.rows, step):
+        rows = await in_thread(loop, partial(file.next_cells, min(step, hold.rows - first), arrays))
+        lacks = file.lacks[first : first + len(rows)]
+        await loop.run(CellsCall(partial(write_rows, hold.id, first, rows, lacks)))
+        progress(file.nbytes * (first + len(rows)) // file.rows, file.nbytes)
+
+
 async def map_rows(
-    loop: StepLoop, file: SnapshotFile, hold: int, lanes: Sequence[CellArray], progress: Progress
+    loop: StepLoop, file: SnapshotFile, hold: Pin, lanes: Sequence[CellArray], progress: Progress
 ) -> int | None:
-    """Checks a file and maps it into the cells of a pin. Raises SnapshotError, InvalidInput.
+    """Checks a file and maps its first rows into the cells of a pin, all of them. Raises SnapshotError, InvalidInput.
 
     Returns the number of leading rows that are pages of the file; the others are copies. None if the cells are not
     contiguous: nothing was written then.
     """
-    for first in range(0, len(lanes), LANES_AT_ONCE):
-        await in_thread(loop, partial(file.check_lanes, lanes[first : first + LANES_AT_ONCE]))
-        progress(file.nbytes * first // len(lanes), file.nbytes)
+    await check_rows(loop, file, lanes, progress)
     offsets = file.offsets(lanes)
 
     def into_cells(engine: StepEngine, store: CellStore) -> int | None:
-        cells = engine.pinned_cells(hold, 0, file.rows)
+        cells = engine.pinned_cells(hold.id, 0, hold.rows)
         if not cells or list(cells) != list(range(cells[0], cells[0] + len(cells))):
             return None
         mapped = store.map_cells(cells[0], len(cells), file.fileno(), offsets)
         if file.lacks.any():
-            engine.discard(hold, 0, file.lacks)
+            engine.discard(hold.id, 0, file.lacks[: hold.rows])
         return mapped
 
     mapped = await loop.run(CellsCall(into_cells))
     progress(file.nbytes, file.nbytes)
     return mapped
+
+
+async def copy_states(loop: StepLoop, file: SnapshotFile, hold: Pin, states: LayerStates) -> None:
+    """Copies a file's states into the cells of a pin. Raises SnapshotError."""
+    for some in states.slices():
+        read = await in_thread(loop, partial(file.next_states, len(some), states))
+        await loop.run(CellsCall(partial(write_states, hold.id, some, read)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,24 +173,14 @@ class LoadOperation:
             async with PinnedCells(self._loop, reserve) as hold:
                 mapped = None
                 if self._shared:
-                    mapped = await map_rows(self._loop, file, hold.id, arrays, self._progress)
+                    mapped = await map_rows(self._loop, file, hold, arrays, self._progress)
                 if mapped is None:
-                    await self._copy(file, hold, arrays)
-                for some in states.slices():
-                    read = await in_thread(self._loop, partial(file.next_states, len(some), states))
-                    await self._loop.run(CellsCall(partial(write_states, hold.id, some, read)))
+                    await copy_rows(self._loop, file, hold, arrays, self._progress)
+                await copy_states(self._loop, file, hold, states)
                 stored = await in_thread(self._loop, lambda: [self._stored(state) for state in file.branches.values()])
                 return await self._entered(file, hold, stored, mapped or 0)
         except InvalidInput as error:  # what the file says cannot be
             raise file.damaged(str(error)) from error
-
-    async def _copy(self, file: SnapshotFile, hold: Pin, arrays: list[CellArray]) -> None:
-        step = max(1, SLICE_BYTES // arrays[-1].end)
-        for first in range(0, file.rows, step):
-            rows = await in_thread(self._loop, partial(file.next_cells, min(step, file.rows - first), arrays))
-            lacks = file.lacks[first : first + step]
-            await self._loop.run(CellsCall(partial(write_rows, hold.id, first, rows, lacks)))
-            self._progress(file.nbytes * (first + len(rows)) // file.rows, file.nbytes)
 
     async def _entered(self, file: SnapshotFile, hold: Pin, stored: list[StoredBranch], mapped: int) -> Restored:
         def undo(worker: Any, ids: list[int]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -101,6 +101,40 @@ class PinnedBranches:
     states: LayerStates
 
 
+def pinned_branches(
+    pin: int, rows: int, images: Sequence[StoredBranch], shareable: bool, engine: StepEngine, cells: CellStore
+) -> PinnedBranches:
+    """The first `rows` rows of a pin, as a file stores them."""
+    arrays = cell_arrays(cells.cell_arrays)
+    lacks = engine.pinned_dropped_groups(pin, 0, rows)
+    states = states_of(pin, rows, engine, cells)
+    if shareable:
+        return PinnedBranches(pin, rows, images, lanes_of(arrays), MappableLayout(rows, PAGE), lacks, states)
+    return PinnedBranches(pin, rows, images, arrays, None, lacks, states)
+
+
+Slice: TypeAlias = tuple["Callable[[StepEngine, CellStore], Bytes]", "Callable[[TensorWriter, Bytes], None]"]
+
+
+def slices(taken: PinnedBranches, slice_bytes: int) -> Iterator[Slice]:
+    """The cells and states of a pin in the order of the file: what reads a slice of them between two forwards, and what
+    appends that to the file, in a thread."""
+    rows, step = taken.rows, max(1, slice_bytes // taken.arrays[-1].end)
+    for first in range(0, rows, step):
+        count = min(step, rows - first)
+        yield partial(read_rows, taken.id, first, count), partial(_append_cells, taken, first)
+    for some in taken.states.slices():
+        yield partial(read_states, taken.id, some), lambda writer, read: append_states(writer, taken.states, read)
+
+
+def _append_cells(taken: PinnedBranches, first: int, writer: TensorWriter, part: Bytes) -> None:
+    end = first + len(part)
+    lacks = np.zeros(len(part), np.uint8) if taken.lanes else taken.lacks[first:end]
+    append_cells(writer, taken.arrays, part, lacks)
+    if taken.lanes is not None and end == taken.rows:
+        append_padding(writer, taken.lanes, taken.arrays)
+
+
 class SaveOperation:
     """Writes one file of saved branches."""
 
@@ -139,15 +173,8 @@ class SaveOperation:
             raise
 
     def _take(self, engine: StepEngine, cells: CellStore) -> PinnedBranches:
-        arrays = cell_arrays(cells.cell_arrays)
         hold, images = engine.pin(self._ids)
-        lacks = engine.pinned_dropped_groups(hold.id, 0, hold.rows)
-        states = states_of(hold.id, hold.rows, engine, cells)
-        if self._shareable:
-            return PinnedBranches(
-                hold.id, hold.rows, images, lanes_of(arrays), MappableLayout(hold.rows, PAGE), lacks, states
-            )
-        return PinnedBranches(hold.id, hold.rows, images, arrays, None, lacks, states)
+        return pinned_branches(hold.id, hold.rows, images, self._shareable, engine, cells)
 
     def _told(self, taken: PinnedBranches) -> None:
         """Captures conversations and marks; runs on the event loop when it has applied the engine's changes up to the
@@ -169,22 +196,14 @@ class SaveOperation:
             )
 
     async def _write(self, taken: PinnedBranches) -> Saved:
-        rows, step = taken.rows, max(1, SLICE_BYTES // taken.arrays[-1].end)
         writer = await in_thread(self._loop, partial(self._begin, taken))
-        for first in range(0, rows, step):
-            part = await self._loop.run(CellsCall(partial(read_rows, taken.id, first, min(step, rows - first))))
-            lacks = np.zeros(len(part), np.uint8) if taken.lanes else taken.lacks[first : first + step]
-            await in_thread(self._loop, partial(append_cells, writer, taken.arrays, part, lacks))
-            self._progress(writer.written, writer.nbytes)
-        if taken.lanes is not None:
-            await in_thread(self._loop, partial(append_padding, writer, taken.lanes, taken.arrays))
-        for some in taken.states.slices():
-            read = await self._loop.run(CellsCall(partial(read_states, taken.id, some)))
-            await in_thread(self._loop, partial(append_states, writer, taken.states, read))
+        for read, append in slices(taken, SLICE_BYTES):
+            part = await self._loop.run(CellsCall(read))
+            await in_thread(self._loop, partial(append, writer, part))
             self._progress(writer.written, writer.nbytes)
         await in_thread(self._loop, writer.finish)
         self._progress(writer.nbytes, writer.nbytes)
-        return Saved(self._path, writer.nbytes, rows)
+        return Saved(self._path, writer.nbytes, taken.rows)
 
     def _begin(self, taken: PinnedBranches) -> TensorWriter:
         key = self._storage.model_key()

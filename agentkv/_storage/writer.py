@@ -43,8 +43,9 @@ def begin_file(
     branches: Mapping[str, BranchImage],
     lanes: MappableLayout | None,
     states: LayerStates,
+    mode: int = 0o666,
 ) -> TensorWriter:
-    """Creates a file, complete but for its cells (arrays, or with `lanes` lanes) and its states.
+    """Creates a file of this mode, complete but for its cells (arrays, or with `lanes` lanes) and its states.
 
     Raises OSError; InvalidInput for messages that cannot be saved.
     """
@@ -59,9 +60,9 @@ def begin_file(
     behind = [spec_of_states(array, len(states.rows)) for array in states.arrays]
     if lanes is None:
         cells = [array.of(int(stored_rows(array, lacks).sum())) for array in arrays]
-        writer = TensorWriter(path, [*specs, *cells, *behind], metadata)
+        writer = TensorWriter(path, [*specs, *cells, *behind], metadata, mode=mode)
     else:
-        writer = TensorWriter(path, [*map(lanes.tensor, arrays), *specs, *behind], metadata, align=lanes.page)
+        writer = TensorWriter(path, [*map(lanes.tensor, arrays), *specs, *behind], metadata, lanes.page, mode)
     try:
         for name, array in tensors.items():
             writer.append(name, array.view(np.uint8))

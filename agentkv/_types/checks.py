@@ -25,6 +25,7 @@ R = TypeVar("R")
 A_FILE = "the path of a file"
 A_FOLDER = "the path of a model folder"
 A_MODEL = "the path of a model folder or GGUF file, or the name of a model"
+A_PLACE = "the path of a folder"
 """What a path must be, for `checked_path`."""
 
 _calls: dict[str, Collection[str]] = {}

@@ -145,6 +145,10 @@ class Stats:
         forward_seconds: time spent inside the model's forwards, in seconds.
         draft_seconds: time spent drafting, in seconds.
         draft_bytes: memory now of the text that `kv.spec.Suffix` and `kv.spec.PromptLookup` draft from, in bytes.
+        prefix_cache_hits: prompts that began with tokens from disk (`Context.open`'s `prefix_cache`).
+        prefix_cache_tokens: tokens of these that came from there; they are among `reused`.
+        prefix_cache_bytes: size of the files that were read for them, in bytes.
+        prefix_cache_written: entries written.
         constraint_seconds: time that steps waited for constraints, in seconds.
         mask_seconds: time spent on the masks of constraints, mostly beside forwards, in seconds.
     """
@@ -174,6 +178,10 @@ class Stats:
     forward_seconds: float = 0.0
     draft_seconds: float = 0.0
     draft_bytes: int = 0
+    prefix_cache_hits: int = 0
+    prefix_cache_tokens: int = 0
+    prefix_cache_bytes: int = 0
+    prefix_cache_written: int = 0
     constraint_seconds: float = 0.0
     mask_seconds: float = 0.0
 
@@ -189,7 +197,11 @@ class Stats:
 
 
 _OF_CELLS = ("cells", "kv_bytes", "kv_bytes_shared", "states")
-_OF_ENGINE = [f.name for f in fields(Stats) if f.name not in (*_OF_CELLS, "rows_per_step")]
+_OF_ENGINE = [
+    f.name
+    for f in fields(Stats)
+    if f.name not in (*_OF_CELLS, "rows_per_step") and not f.name.startswith("prefix_cache_")
+]
 
 
 class EngineCounters(NamedTuple):

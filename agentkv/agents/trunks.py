@@ -75,4 +75,4 @@ async def _prompt(agent: Agent[Any, Any], context: Context, definitions: Definit
     switches = template_switches(agent.thinking, core_of(context).chat.tokenizer.template_variables)
     template = {**switches, **(agent.template or {})}
     update = await core_of(context).chat.encoder.opening(agent.instructions, definitions or None, template or None)
-    return await prompted_branch(core_of(context), update, None)
+    return await prompted_branch(core_of(context), update, None, common=True)

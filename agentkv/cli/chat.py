@@ -11,7 +11,17 @@ from agentkv_runtime.folder.printable import printable
 
 from .._console.console import escaped, fail, reporting, stdout
 from .._types.errors import ContextFull, LimitReached
-from .options import CallFormatOption, Drafts, QuantOption, SteerCallsOption, ThreadsOption, strategy_called
+from .options import (
+    CallFormatOption,
+    Drafts,
+    PrefixCacheBytesOption,
+    PrefixCacheOption,
+    QuantOption,
+    SteerCallsOption,
+    ThreadsOption,
+    prefix_cache_options,
+    strategy_called,
+)
 
 
 def chat(
@@ -39,6 +49,8 @@ def chat(
     ] = None,
     load: Annotated[Path | None, typer.Option(metavar="FILE", help="Go on from branches that were saved.")] = None,
     capacity: Annotated[int, typer.Option(min=1, help="Cells of the cache: tokens of all branches.")] = 16384,
+    prefix_cache: PrefixCacheOption = None,
+    prefix_cache_bytes: PrefixCacheBytesOption = None,
     quant: QuantOption = None,
     threads: ThreadsOption = None,
     call_format: CallFormatOption = None,
@@ -82,6 +94,7 @@ def chat(
             threads=threads,
             call_format=call_format,
             rescue="steer" if steer_calls else True,
+            prefix_cache=prefix_cache_options(prefix_cache, prefix_cache_bytes),
         )
         if sys.stdin.isatty():
             stdout.print(f"[dim]opening {escaped(model or folder)} ...[/]", soft_wrap=True)

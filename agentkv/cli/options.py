@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
@@ -30,7 +30,20 @@ QuantOption: TypeAlias = Annotated[
         help="Weights of a model that is exported when it is opened: q4 to q8, none, file, as of export.",
     ),
 ]
+PrefixCacheOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(metavar="FOLDER", help="Keep what prompts begin with here, for later runs to read."),
+]
+PrefixCacheBytesOption: TypeAlias = Annotated[
+    int | None, typer.Option(metavar="N", help="Most bytes of that folder; without it 4294967296.")
+]
 ThreadsOption: TypeAlias = Annotated[int | None, typer.Option(min=1, help="Of the model.")]
+
+
+def prefix_cache_options(folder: Path | None, most_bytes: int | None) -> dict[str, Any]:
+    """Options of `Context.open`; no size leaves its own."""
+    given = {"prefix_cache": folder, "prefix_cache_bytes": most_bytes}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def strategy_called(name: Drafts, corpus: Path | None = None) -> Speculative:

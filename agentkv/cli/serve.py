@@ -10,7 +10,17 @@ import typer
 
 from .._console.console import fail, reporting
 from .._types.extras import needs_extra
-from .options import CallFormatOption, Drafts, QuantOption, SteerCallsOption, ThreadsOption, strategy_called
+from .options import (
+    CallFormatOption,
+    Drafts,
+    PrefixCacheBytesOption,
+    PrefixCacheOption,
+    QuantOption,
+    SteerCallsOption,
+    ThreadsOption,
+    prefix_cache_options,
+    strategy_called,
+)
 
 if TYPE_CHECKING:
     from .._model.drafters import Speculative
@@ -80,6 +90,8 @@ def serve(
             metavar="FILE", help="Saved branches: conversations that begin with their messages go on from them."
         ),
     ] = None,
+    prefix_cache: PrefixCacheOption = None,
+    prefix_cache_bytes: PrefixCacheBytesOption = None,
     quant: QuantOption = None,
     threads: ThreadsOption = None,
     call_format: CallFormatOption = None,
@@ -165,6 +177,7 @@ def serve(
         "threads": threads,
         "call_format": call_format,
         "rescue": "steer" if steer_calls else rescue,
+        **prefix_cache_options(prefix_cache, prefix_cache_bytes),
     }
     with reporting():
         anyio.run(run, model, how, settings, warm or [], Listening(host, port, drain_seconds), trace)

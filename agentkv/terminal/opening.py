@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -67,6 +69,7 @@ class ChatOptions:
     threads: int | None
     call_format: str | None = None
     rescue: Rescue = True
+    prefix_cache: Mapping[str, Any] = field(default_factory=dict)
 
 
 async def talking(how: ChatOptions) -> None:
@@ -93,6 +96,7 @@ async def talking(how: ChatOptions) -> None:
         overflow=room,
         call_format=how.call_format,
         rescue=how.rescue,
+        **how.prefix_cache,
     ) as context:
         if not context.tokenizer.has_chat_template:
             raise InvalidInput(

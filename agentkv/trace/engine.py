@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Sequence, Sized
 from time import perf_counter_ns as now
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import xxhash
 
@@ -15,7 +15,7 @@ from .records import AnyRecord, Branched, GenerateParams, JobBegan, JobEnded, Lo
 if TYPE_CHECKING:
     from agentkv_runtime.engine import GenerateOptions, Pin, StoredBranch
 
-    from .._engine.interface import FinishedJob, LogChange, StepEngine, StepReport
+    from .._engine.interface import FinishedJob, LogChange, PrefixEngine, StepEngine, StepReport
 
 Put = Callable[[AnyRecord], None]
 GrammarText = Callable[[object], str | None]
@@ -43,6 +43,13 @@ class TracedEngine:
     def create(self, tokens: Iterable[int] | None = None) -> tuple[int, int]:
         branch, reused = self.engine.create(tokens)
         self._branched("create", -1, [branch], reused)
+        return branch, reused
+
+    def create_prompt(self, tokens: Iterable[int], pin: int | None, parts_at: int, rng_stream: int) -> tuple[int, int]:
+        prompts = cast("PrefixEngine", self.engine)
+        branch, reused = prompts.create_prompt(tokens, pin, parts_at, rng_stream)
+        self._branched("create", -1, [branch], reused)
+        self._verb("set_stream", branch, rng_stream, 0)  # streams are taken before branches are made
         return branch, reused
 
     def fork(self, branch: int, n: int) -> list[int]:

@@ -158,7 +158,7 @@ def _began(ctx: Context) -> Began:
     from agentkv_runtime.programs import get_cpu_isa
 
     opened = core_of(ctx).model.options
-    options = {} if opened is None else asdict(replace(opened, speculative=None, call_format=None))
+    options = {} if opened is None else asdict(replace(opened, speculative=None, call_format=None, prefix_cache=None))
     model = asdict(ctx.model_info)
     for given in (options, model):
         given["path"] = _text(str(given.get("path", "")))

@@ -73,6 +73,24 @@ void bind_verbs(nb::class_<Engine>& engine) {
           "it by "
           "the rest. "
           "Raises TooManyBranches, InvalidToken.")
+      .def(
+          "create_prompt",
+          [](Engine& self, nb::object tokens, std::optional<PinId> pin, Pos parts_at, std::uint64_t rng_stream) {
+            return self.create_prompt(tokens_of(tokens, self.vocabulary().size()), pin, parts_at, rng_stream);
+          },
+          "tokens"_a, "pin"_a, "parts_at"_a, "rng_stream"_a,
+          nb::sig("def create_prompt(self, tokens: collections.abc.Iterable[int], pin: int | None, parts_at: int, "
+                  "rng_stream: int) -> tuple[int, int]"),
+          "As create, for tokens that the rows of a pin, if any, are the beginning of: those that are not in the cache "
+          "are taken from it. What rows from position `parts_at` on look at stays in layers with windows or states, "
+          "while the prompt is computed. Its random numbers are of a stream by take_stream(). Raises TooManyBranches, "
+          "InvalidToken, InvalidRange.")
+      .def("take_stream", &Engine::take_stream, "The stream of random numbers that create would give a branch now.")
+      .def(
+          "n_reusable",
+          [](Engine& self, nb::object tokens) { return self.n_reusable(tokens_of(tokens, self.vocabulary().size())); },
+          "tokens"_a, nb::sig("def n_reusable(self, tokens: collections.abc.Iterable[int]) -> int"),
+          "How many of these tokens create would reuse. Raises TooManyBranches, InvalidToken.")
       .def("fork", nb::overload_cast<BranchId>(&Engine::fork), "branch"_a,
            "A branch with the same history. Shares cells and copies no bytes; takes a branch with a running job as it "
            "is now. Raises BranchClosed, TooManyBranches.")

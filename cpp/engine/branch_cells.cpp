@@ -61,6 +61,30 @@ BranchTable::Reused BranchTable::reuse_prefix(Branch& branch, std::span<const To
   return {usable, usable - live};
 }
 
+Pos BranchTable::reusable(std::span<const Token> tokens) {
+  Branch& probe = add({});
+  const Pos length = reuse_prefix(probe, tokens).tokens;
+  close(probe);
+  --next_id_;  // nobody has heard of it
+  return length;
+}
+
+Pos BranchTable::take_pinned(Branch& branch, SeqId held, std::span<const Token> tokens) {
+  const Pos length = std::min(cache_->seq_len(held), static_cast<Pos>(tokens.size()) - 1);
+  if (length <= branch.n_cached) return branch.n_cached;
+  std::vector<Piece> rows;
+  for (const Run& run : overlapping(cache_->seq_runs(held), branch.n_cached, length)) {
+    const Run part = clip(run, branch.n_cached, length);
+    rows.push_back({part.position, part.position, part.length});
+  }
+  branch.log.assign(tokens.begin(), tokens.begin() + length);
+  cache_->seq_map(held, branch.seq, rows);
+  branch.n_cached = length;
+  cut(branch, covered(branch));
+  branch.log.resize(static_cast<std::size_t>(branch.n_cached));
+  return branch.n_cached;
+}
+
 Pos BranchTable::take_more(Branch& branch, const Branch* src, Pos length, std::span<const Token> tokens) {
   if (src) {
     cache_->seq_cp(src->seq, branch.seq, branch.n_cached, length);

@@ -78,11 +78,7 @@ Branch& BranchTable::add(BranchState state) {
   return added;
 }
 
-Branch& BranchTable::create() {
-  Branch& branch = add({.rng_stream = roots_});
-  ++roots_;
-  return branch;
-}
+Branch& BranchTable::create(std::uint64_t rng_stream) { return add({.rng_stream = rng_stream}); }
 
 std::vector<BranchId> BranchTable::fork(Branch& parent, std::size_t n) {
   check_here(parent);

@@ -32,7 +32,8 @@ class BranchTable {
   const std::map<BranchId, std::unique_ptr<Branch>>& all() const { return branches_; }
 
   void check_room(std::size_t n) const;                       // for so many branches more; throws TooManyBranches
-  Branch& create();                                           // throws TooManyBranches
+  Branch& create(std::uint64_t rng_stream);                   // throws TooManyBranches
+  std::uint64_t take_stream() { return roots_++; }            // of random numbers, for a branch that is no fork
   std::vector<BranchId> fork(Branch& parent, std::size_t n);  // all or none; throws TooManyBranches
   Branch& copy(Branch& branch);                               // its random stream, too; throws TooManyBranches
   // With an epoch: where the branch has not got the token of it before `length` any more, InvalidRollback.
@@ -74,6 +75,11 @@ class BranchTable {
     Pos retained = 0;  // of these, tokens that no live branch has
   };
   Reused reuse_prefix(Branch& branch, std::span<const Token> tokens);
+  // How many tokens that would be of. Throws TooManyBranches.
+  Pos reusable(std::span<const Token> tokens);
+  // Behind what the branch has of `tokens`, the cells of another sequence that begins with them, without the last one.
+  // Returns how many it has then: none that rows to come would miss something behind.
+  Pos take_pinned(Branch& branch, SeqId held, std::span<const Token> tokens);
   // The same for a branch that has the beginning of `tokens`: first of `src`, which begins with `length` of them, then
   // of what is retained. Returns how many of the tokens it has in the cache then; its log is the caller's to go on.
   Pos take_more(Branch& branch, const Branch* src, Pos length, std::span<const Token> tokens);

@@ -85,12 +85,28 @@ Stats Engine::stats() {
 
 std::pair<BranchId, Pos> Engine::create(std::span<const Token> tokens) {
   vocabulary_.check(tokens);
-  Branch& branch = branches_.create();
-  const auto [reused, retained] = branches_.reuse_prefix(branch, tokens);
+  branches_.check_room(1);
+  return create_prompt(tokens, {}, 0, take_stream());
+}
+
+std::pair<BranchId, Pos> Engine::create_prompt(std::span<const Token> tokens, std::optional<PinId> pin, Pos parts_at,
+                                               std::uint64_t rng_stream) {
+  vocabulary_.check(tokens);
+  std::optional<SeqId> held;
+  if (pin) held = pinned_.sequence(*pin);
+  Branch& branch = branches_.create(rng_stream);
+  auto [reused, retained] = branches_.reuse_prefix(branch, tokens);
+  branch.parts_at = std::max(branch.parts_at, parts_at);
+  if (held) reused = branches_.take_pinned(branch, *held, tokens);
   stats_.reused += static_cast<std::uint64_t>(reused);
   stats_.recalled += static_cast<std::uint64_t>(retained);
   branches_.tell(branch);
   return {branch.id, reused};
+}
+
+Pos Engine::n_reusable(std::span<const Token> tokens) {
+  vocabulary_.check(tokens);
+  return branches_.reusable(tokens);
 }
 
 std::vector<BranchId> Engine::fork(BranchId id, std::size_t n) {

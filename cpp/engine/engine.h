@@ -32,6 +32,14 @@ class Engine {
 
   // Verbs on branches. All but fork, close and the questions throw BranchBusy while a job runs on the branch.
   std::pair<BranchId, Pos> create(std::span<const Token> tokens = {});  // and how many tokens another branch lent
+  // For tokens that the rows of a pin, if there is one, are the beginning of: from the pin comes what no other branch
+  // lends. What is looked at from `parts_at` on stays, since others will begin alike up to there.
+  // Its random numbers are of a stream by take_stream(), so that they do not depend on how long preparing it takes.
+  std::pair<BranchId, Pos> create_prompt(std::span<const Token> tokens, std::optional<PinId> pin, Pos parts_at,
+                                         std::uint64_t rng_stream);
+  std::uint64_t take_stream() { return branches_.take_stream(); }  // the one that create() would give a branch now
+  // How many of these tokens create() would share.
+  Pos n_reusable(std::span<const Token> tokens);
   std::vector<BranchId> fork(BranchId branch, std::size_t n);
   BranchId fork(BranchId branch) { return fork(branch, 1).front(); }
   // A branch in the same state, random stream included: to go back to, or to try something on and adopt it.

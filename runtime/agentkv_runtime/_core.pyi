@@ -1014,6 +1014,19 @@ class Engine:
         A new branch and how many tokens it reused. Given the tokens that are going to be its prompt, it shares the longest prefix of them that is in the cache, of a live branch or retained, without the last token; extend it by the rest. Raises TooManyBranches, InvalidToken.
         """
 
+    def create_prompt(self, tokens: Iterable[int], pin: int | None, parts_at: int, rng_stream: int) -> tuple[int, int]:
+        """
+        As create, for tokens that the rows of a pin, if any, are the beginning of: those that are not in the cache are taken from it. What rows from position `parts_at` on look at stays in layers with windows or states, while the prompt is computed. Its random numbers are of a stream by take_stream(). Raises TooManyBranches, InvalidToken, InvalidRange.
+        """
+
+    def take_stream(self) -> int:
+        """The stream of random numbers that create would give a branch now."""
+
+    def n_reusable(self, tokens: Iterable[int]) -> int:
+        """
+        How many of these tokens create would reuse. Raises TooManyBranches, InvalidToken.
+        """
+
     @overload
     def fork(self, branch: int) -> int:
         """

@@ -52,10 +52,18 @@ class TensorSpec(NamedTuple):
 class TensorWriter:
     """Writes a file in slices, from any thread; `discard` waits for another thread's write.
 
-    The file at `path` is unchanged until `finish`. Tensor data begins at a multiple of `align` bytes. Raises OSError.
+    The file at `path` is unchanged until `finish`; a new one gets `mode`. Tensor data begins at a multiple of `align`
+    bytes. Raises OSError.
     """
 
-    def __init__(self, path: Path, tensors: Sequence[TensorSpec], metadata: Mapping[str, str], align: int = 8) -> None:
+    def __init__(
+        self,
+        path: Path,
+        tensors: Sequence[TensorSpec],
+        metadata: Mapping[str, str],
+        align: int = 8,
+        mode: int = 0o666,
+    ) -> None:
         self._tensors = list(tensors)
         self._align = align
         self._metadata = dict(metadata)
@@ -68,7 +76,7 @@ class TensorWriter:
         """Bytes of the whole file."""
         self.written = 0
         """Bytes of tensors written so far."""
-        self._file = FreshFile(path)
+        self._file = FreshFile(path, mode)
 
     def append(self, name: str, data: Bytes) -> None:
         """Writes the next bytes of a tensor. Raises ValueError for more bytes than the tensor has."""

@@ -196,9 +196,79 @@ void a_branch_that_went_on_is_not_set_aside() {
   CHECK_EQ(rig.cells->used(), 0);
 }
 
+void prompts_begin_with_rows_of_a_pin() {
+  const Tokens whole = prompt_tokens(12);
+  Rows rows;
+  {
+    Rig rig;
+    const BranchId one[] = {rig.prompt(whole)};
+    rows = read(rig, rig.engine.pinned().take(one).first);
+  }
+  rows.resize(10);
+  for (const Pos live : {0, 4, 10, 11}) {
+    Rig rig;
+    Tokens begun(whole.begin(), whole.begin() + live);
+    begun.push_back(40);
+    rig.prompt(begun);  // shares as much
+    const auto pin = rig.engine.pinned().reserve(10);
+    write(rig, pin, rows);
+    const Cell used = rig.cells->used();
+    const std::uint64_t stream = rig.engine.take_stream();
+    const auto [branch, reused] = rig.engine.create_prompt(whole, pin.id, 0, stream);
+    rig.engine.pinned().unpin(pin.id);
+    const Pos has = std::max<Pos>(live, 10), shared = std::min<Pos>(live, 10);
+    CHECK_EQ(reused, has);
+    CHECK_EQ(rig.cells->used(), used - shared);  // what is shared is not there twice
+    CHECK_EQ(rig.engine.branch(branch).rng_stream, stream);
+    CHECK(!rig.run(rig.engine.extend(branch, std::span(whole).subspan(static_cast<std::size_t>(reused)))).error);
+    check_goes_on(rig, branch, whole);
+    CHECK_EQ(rig.engine.create(whole).second, 11);  // it lends what it has
+    CHECK_EQ(rig.engine.branch(rig.engine.create().first).rng_stream, stream + 2);
+  }
+}
+
+void a_prompt_without_all_rows_of_a_pin() {
+  Rig rig({.config = {.max_branches = 2}});
+  const Tokens whole = prompt_tokens(8);
+  const auto pin = rig.engine.pinned().reserve(8);
+  const auto [branch, reused] = rig.engine.create_prompt(whole, pin.id, 0, 7);
+  CHECK_EQ(reused, 7);  // the last one is computed
+  rig.engine.close(branch);
+  CHECK_EQ(rig.engine.create_prompt({}, pin.id, 0, 7).second, 0);
+  CHECK_THROWS(rig.engine.create_prompt(whole, 99, 0, 7), InvalidRange);
+  CHECK_THROWS(rig.engine.create_prompt(Tokens{999}, pin.id, 0, 7), InvalidToken);
+  rig.engine.create();
+  CHECK_THROWS(rig.engine.create_prompt(whole, pin.id, 0, 7), TooManyBranches);
+}
+
+void what_is_reusable_is_what_create_shares() {
+  Rig rig({.config = {.max_branches = 3, .retain = 100}});
+  const Tokens whole = prompt_tokens(10);
+  rig.engine.close(rig.prompt(whole));
+  rig.prompt({whole.begin(), whole.begin() + 4});
+  for (std::size_t length = 0; length <= whole.size(); ++length) {
+    const Tokens some(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(length));
+    const Pos reusable = rig.engine.n_reusable(some);
+    CHECK_EQ(rig.engine.branches().size(), 1u);
+    const auto [branch, reused] = rig.engine.create(some);
+    CHECK_EQ(reusable, reused);
+    const Pos all = std::max(static_cast<Pos>(length) - 1, 0);
+    CHECK_EQ(reusable, all);
+    rig.engine.close(branch);
+    rig.check_state();
+  }
+  const BranchId before = rig.engine.create().first;
+  rig.engine.n_reusable(whole);
+  CHECK_EQ(rig.engine.create().first, before + 1);  // a question makes no branch
+  CHECK_THROWS(rig.engine.n_reusable(whole), TooManyBranches);
+}
+
 }  // namespace
 
 int main() {
+  prompts_begin_with_rows_of_a_pin();
+  a_prompt_without_all_rows_of_a_pin();
+  what_is_reusable_is_what_create_shares();
   branches_come_back_and_share_what_they_shared();
   cells_in_a_row_are_reserved_where_there_are_some();
   a_busy_branch_is_held_as_it_is();

@@ -14,25 +14,26 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-__all__ = ["FreshFile"]
+__all__ = ["FreshFile", "put_in_place", "remove_leftovers"]
 
-_SUFFIX = ".unfinished"
+_PREFIX, _SUFFIX = ".agentkv-", ".unfinished"
 
 
 class FreshFile:
     """An unfinished file in its target folder; hidden, and locked for as long as its writer lives.
 
-    Replaces the target of a symbolic link, and keeps the permissions of a file that it replaces. Removes unfinished
-    files of writers that were killed. Methods may be called from any thread and raise OSError.
+    Replaces the target of a symbolic link, and keeps the permissions of a file that it replaces; a new one gets `mode`,
+    less the umask. Removes unfinished files of writers that were killed. Methods may be called from any thread and
+    raise OSError.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, mode: int = 0o666) -> None:
         self._target = Path(os.path.realpath(path))
         if os.path.lexists(self._target) and not stat.S_ISREG(os.lstat(self._target).st_mode):
             raise OSError(None, "there is something else than a regular file", str(self._target))
-        _remove_leftovers(self._target)
+        remove_leftovers(self._target.parent, _prefix(self._target))
         self._lock = threading.Lock()
-        self._path, self._fd = _locked_file(self._target)
+        self._path, self._fd = _locked_file(self._target, mode)
 
     def write(self, at: int, data: npt.NDArray[np.uint8] | bytes) -> None:
         """Writes all of `data` from byte `at` on."""
@@ -76,35 +77,36 @@ class FreshFile:
 
 
 def _prefix(target: Path) -> str:
-    return f".agentkv-{xxhash.xxh3_64_hexdigest(os.fsencode(target.name))}-"
+    return f"{_PREFIX}{xxhash.xxh3_64_hexdigest(os.fsencode(target.name))}-"
 
 
-def _locked_file(target: Path) -> tuple[Path, int]:
+def _locked_file(target: Path, mode: int) -> tuple[Path, int]:
     while True:
         path = target.with_name(f"{_prefix(target)}{secrets.token_hex(8)}{_SUFFIX}")
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         fcntl.flock(fd, fcntl.LOCK_EX)
         if os.fstat(fd).st_nlink:  # nobody took it for a leftover before it was locked
             return path, fd
         os.close(fd)
 
 
-def _remove_leftovers(target: Path) -> None:
-    with os.scandir(target.parent) as entries:
-        names = [e.name for e in entries if e.name.startswith(_prefix(target)) and e.name.endswith(_SUFFIX)]
+def remove_leftovers(folder: Path, prefix: str = _PREFIX) -> None:
+    """Removes the unfinished files of a folder whose writers were killed. Raises OSError if it cannot be listed."""
+    with os.scandir(folder) as entries:
+        names = [e.name for e in entries if e.name.startswith(prefix) and e.name.endswith(_SUFFIX)]
     for name in names:
         with contextlib.suppress(OSError):  # of others, or still being written
-            fd = os.open(target.parent / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            fd = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.unlink(target.parent / name)
+                os.unlink(folder / name)
             finally:
                 os.close(fd)
 
 
-def put_in_place(path: Path, data: bytes) -> None:
-    """Replaces the file at `path` atomically. Raises OSError, leaving the old file."""
-    file = FreshFile(path)
+def put_in_place(path: Path, data: bytes, mode: int = 0o666) -> None:
+    """Replaces the file at `path` atomically; a new one gets `mode`. Raises OSError, leaving the old file."""
+    file = FreshFile(path, mode)
     try:
         file.write(0, data)
         file.put_in_place()

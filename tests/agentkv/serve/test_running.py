@@ -124,6 +124,24 @@ def test_a_model_that_is_called_by_name_drafts_with_its_head_and_a_corpus(tmp_pa
     assert len(list(tmp_path.glob("*.corpus"))) == 1
 
 
+def test_prompts_begin_with_what_an_earlier_server_kept(tmp_path: Path) -> None:
+    system = {"role": "system", "content": "You are Nano, a desk agent. " * 40}
+    said = []
+    for question in ("Who are you?", "What can you do?", "Who are you?"):
+        with served("--prefix-cache", str(tmp_path), "--prefix-cache-bytes", "100000000") as (_, url, _):
+            messages = [system, {"role": "user", "content": question}]
+            body = {"model": "nano", "messages": messages, "max_tokens": 16, "temperature": 0}
+            answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=PATIENCE).json()
+            said.append((answer["choices"][0]["message"]["content"], answer["usage"]))
+            written = len(said) != 2
+            while not written:
+                text = httpx.get(f"{url}/metrics", timeout=PATIENCE).text
+                written = "agentkv_prefix_cache_written_total 1.0" in text
+    assert said[0][0] == said[2][0]
+    assert "prompt_tokens_details" not in said[0][1] or said[0][1]["prompt_tokens_details"]["cached_tokens"] == 0
+    assert said[2][1]["prompt_tokens_details"]["cached_tokens"] >= 256
+
+
 def test_a_trace_has_what_was_served(tmp_path: Path) -> None:
     import anyio
 
@@ -148,6 +166,9 @@ def test_a_trace_has_what_was_served(tmp_path: Path) -> None:
         (["--speculative", "suffix", "--corpus", __file__], "give the path of a folder"),
         (["--speculative", "mtp"], "draft with Suffix"),
         (["--kv-dtype", "fp7"], "fp7"),
+        (["--prefix-cache", __file__], "give the path of a folder"),
+        (["--prefix-cache", "here", "--quantize-after", "64"], "leave one of the two out"),
+        (["--prefix-cache", "here", "--prefix-cache-bytes", "5"], "prefix_cache_bytes"),
         (["--warm", "no-such-file"], "no-such-file"),
         (["--host", "no.such.host.invalid", "--insecure"], "cannot listen"),
     ],

@@ -43,8 +43,12 @@ ORDER = (
     ("cli",),
 )
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
-# `Context.open(...).sync()` is public.
-EXCEPTIONS = {("_context.context", "sync.context"), ("_context.opening", "sync.context")}
+# `Context.open(...).sync()` and `Context.open(journal="runs.db")` are public.
+EXCEPTIONS = {
+    (module, target)
+    for module in ("_context.context", "_context.opening")
+    for target in ("sync.context", "journal.journal")
+}
 # The doors of a Context to other rooms: see `_context/handle.py`.
 ROOTS = {"__init__", "__main__"}
 

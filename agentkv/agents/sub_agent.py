@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .._context.handle import handle_of
+from .approval import approver_of
 from .run_context import RunContext
 from .tool import Tool, tool
 
@@ -24,7 +25,7 @@ def sub_agent(agent: Agent[Any, Any], name: str, description: str, fork: bool) -
         """
         left = await left_by_call(context)
         if left is not None:
-            return await left.output_of(agent, context)
+            return await left.output_of(agent, context.deps, context._ask or approver_of(None))
         async with await (fork_before_call(context) if fork else agent.trunk(context.branch.context)) as branch:
             told = task
             if fork and agent.instructions not in ("", context.agent.instructions):

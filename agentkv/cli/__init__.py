@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from .._console.console import stdout
-from . import bench, chat, doctor, export, inspect, mcp, models, replay, serve, view
+from . import bench, chat, doctor, export, inspect, mcp, models, replay, runs, serve, view
 from .eval import evaluation
 from .list import list_models
 
@@ -31,6 +31,7 @@ app.command()(doctor.doctor)
 app.command()(inspect.inspect)
 app.command()(view.view)
 app.command()(replay.replay)
+app.add_typer(runs.runs, name="runs")
 app.command()(export.export)
 app.command("export-draft")(export.export_draft)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .._console.console import bytes_text, escaped, print_table, reporting, stdout
+from .._console.console import ago_text, bytes_text, escaped, print_table, reporting, stdout
 
 if TYPE_CHECKING:
     from agentkv_runtime.store.entries import Entry, Options
@@ -43,7 +42,7 @@ def _print_here() -> list[str]:
     exports = [(name, entry) for entry in entries() for name in entry.names]
     alike = Counter((name, entry.options) for name, entry in exports)
     rows = [
-        (name, bytes_text(entry.size), _options(entry, name, alike), entry.commit[:8], _ago(entry.used))
+        (name, bytes_text(entry.size), _options(entry, name, alike), entry.commit[:8], ago_text(entry.used))
         for name, entry in exports
     ]
     rows += [
@@ -119,12 +118,3 @@ def _options(entry: Entry, name: str, alike: Mapping[tuple[str, Options], int]) 
 def _commit(parts: tuple[str, ...]) -> str:
     """That of a file in the cache of the hub."""
     return parts[parts.index("snapshots") + 1][:8] if "snapshots" in parts else ""
-
-
-def _ago(then: float) -> str:
-    seconds = max(0.0, time.time() - then)
-    for length, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
-        if seconds >= length:
-            count = int(seconds // length)
-            return f"{count} {unit}{'s' if count > 1 else ''} ago"
-    return "just now"

@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
-from filelock import FileLock, Timeout
-
 from .._context.branch import Branch
 from .._context.context import Context
 from .._context.handle import core_of, handle_of
@@ -21,6 +19,7 @@ from .._types.checks import A_FILE, checked_bool, checked_name, checked_path, ch
 from .._types.errors import InvalidInput, JournalError
 from .._types.show import preview
 from . import runs
+from .lock import acquired_lock
 from .snapshots import SnapshotTable
 from .states import StateTable
 from .turns import JournalTurnLog
@@ -28,6 +27,8 @@ from .unfinished import UnfinishedRun
 from .writer import JournalWriter, unreadable
 
 if TYPE_CHECKING:
+    from filelock import FileLock
+
     from .._context.core import ContextCore
     from .._context.handle import BranchRecord
     from .._context.overflow import Overflow
@@ -68,7 +69,7 @@ class Journal:
         self._models: weakref.WeakKeyDictionary[ContextCore, str] = weakref.WeakKeyDictionary()
         self._owed: list[Callable[[sqlite3.Connection], None]] = []
         self._cores: list[ContextCore] = []
-        self._lock = FileLock(f"{self.path}.lock", thread_local=False)
+        self._lock: FileLock | None = None
         self._writer: JournalWriter | None = None
 
     def __repr__(self) -> str:
@@ -142,7 +143,7 @@ class Journal:
             raise JournalError(f"run {run} is at work in this process; cancel it first")
 
         def drop(connection: sqlite3.Connection) -> None:
-            runs.drop_run(connection, run)
+            runs.drop_runs(connection, [run])
             self._states.forget()  # some of what it knows may be gone
 
         await self.write(self._any_core(), drop)
@@ -154,14 +155,7 @@ class Journal:
         if self._writer is None:
             if not self.path.parent.is_dir():
                 raise JournalError(f"the journal {self.path} cannot be made: there is no folder {self.path.parent}")
-            try:
-                self._lock.acquire(timeout=0)
-            except Timeout:
-                raise JournalError(
-                    f"the journal {self.path} is used by another process; end that, or give each process its own"
-                ) from None
-            except OSError as error:
-                raise JournalError(f"the journal {self.path} cannot be locked: {error}") from error
+            self._lock = acquired_lock(self.path)
             try:
                 self._writer = JournalWriter(self.path, self.sync, self._states.forget)
             except BaseException:
@@ -177,6 +171,7 @@ class Journal:
         if not self._cores and self._writer is not None:
             self._writer.close()
             self._writer = None
+            assert self._lock is not None
             self._lock.release()
 
     def turn_log(self, core: ContextCore, run_id: str | None) -> JournalTurnLog:

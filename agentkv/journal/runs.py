@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from .._types.errors import JournalError, SnapshotMismatch
@@ -286,11 +286,12 @@ def left_run(connection: sqlite3.Connection, run: str) -> LeftRun:
     return LeftRun(info, branch, base, length, last_message(connection, run))
 
 
-def drop_run(connection: sqlite3.Connection, run: str) -> None:
-    """Removes a turn, and those that its calls began. Raises JournalError if there is none."""
-    if find_run(connection, run) is None:
-        raise JournalError(f"the journal has no run {run}")
-    connection.execute("UPDATE runs SET status = 'dropped' WHERE id = ? OR id LIKE ?", (run, f"{run}-%"))
+def drop_runs(connection: sqlite3.Connection, ids: Collection[str]) -> None:
+    """Removes turns, and those that their calls began. Raises JournalError if there is no such turn."""
+    for run in ids:
+        if connection.execute("SELECT 1 FROM runs WHERE id = ?", (run,)).fetchone() is None:
+            raise JournalError(f"the journal has no run {run}")
+        connection.execute("UPDATE runs SET status = 'dropped' WHERE id = ? OR id LIKE ?", (run, f"{run}-%"))
     remove_unused(connection)
 
 

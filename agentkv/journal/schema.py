@@ -70,17 +70,23 @@ def open_database(path: Path, sync: str) -> sqlite3.Connection:
     return connection
 
 
-def _prepare(connection: sqlite3.Connection, path: Path, sync: str) -> None:
+def check_is_journal(connection: sqlite3.Connection, path: Path) -> None:
+    """Raises JournalError for a database of another program, an empty one, and a newer journal."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
-    (n_tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    if application != APPLICATION_ID and n_tables:
-        raise JournalError(f"{path} is a database of another program; give the journal a file of its own")
+    if application != APPLICATION_ID:
+        raise JournalError(f"{path} is a database of another program or empty, and no journal")
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > VERSION:
         raise JournalError(f"the journal {path} was written by a newer agentkv; install that, or give another path")
+
+
+def _prepare(connection: sqlite3.Connection, path: Path, sync: str) -> None:
+    (n_tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if n_tables:
+        check_is_journal(connection, path)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute(f"PRAGMA synchronous = {'FULL' if sync == 'full' else 'NORMAL'}")
-    if not version:
+    if not n_tables:
         header = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};"
         connection.executescript(f"BEGIN IMMEDIATE; {TABLES} {header} COMMIT")
 

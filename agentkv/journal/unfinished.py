@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from .._types.checks import Prompt
     from .._types.run import Run
     from ..agents.approval import Approve
-    from ..agents.run_context import RunContext
     from ..agents.stream import AgentStream
+    from ..agents.tool_runner import Ask
     from .journal import Journal
     from .runs import RecordedCall, RunInfo
 
@@ -108,13 +108,12 @@ class UnfinishedRun:
         """Gives the turn up; its branch is as it was before the turn. Raises JournalError."""
         await self._journal.drop(self.id)
 
-    async def output_of(self, agent: Agent[Any, Out], context: RunContext[Any]) -> Out:
+    async def output_of(self, agent: Agent[Any, Out], deps: Any, ask: Ask) -> Out:
         """Output of the turn, which a call of another turn began. Goes on with it, unless it is finished."""
         if self._info.status == runs.RUNNING:
             taken = await self._taken_up(agent)
             async with taken.branch:
-                ask = context._ask or approver_of(None)
-                return (await resume_turn(agent, taken, context.deps, ask)).output
+                return (await resume_turn(agent, taken, deps, ask)).output
         calls = [call.record for call in self.calls if call.record is not None]
         has_tools = bool(self._info.start.tools)
         return recorded_output(agent, self._info.answer or "", calls, self._core.chat.format, has_tools)

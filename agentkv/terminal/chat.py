@@ -119,7 +119,7 @@ async def respond(
         if line.startswith("/"):
             show(await commands.run(talk, line), console)
         else:
-            await _answer(talk, line, console, typed)
+            await show_turn(talk.ask(line), console, typed)
     return not scope.cancelled_caught
 
 
@@ -172,10 +172,12 @@ class SteeringLines:
             typed.give_back([line for line, words in self._sent if not words.entered])
 
 
-async def _answer(talk: ChatSession, message: str, console: Console, typed: TypedAhead | None) -> None:
-    begun, lines, turn = set[str](), SteeringLines(), talk.ask(message)
-    with _shown_with(typed, lines, console) as answer, lines.steering(turn, typed):
-        async with turn:
+async def show_turn(stream: AgentStream[str], console: Console, typed: TypedAhead | None) -> None:
+    """Shows a turn as it happens; lines that are typed meanwhile steer it. Without `typed` there are none, and calls
+    that need approval are denied."""
+    begun, lines = set[str](), SteeringLines()
+    with _shown_with(typed, lines, console) as answer, lines.steering(stream, typed):
+        async with stream as turn:
             async for event in turn:
                 match event:
                     case events.TextDelta(text):

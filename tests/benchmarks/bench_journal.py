@@ -77,9 +77,8 @@ async def measured(model: str | None, mode: str, agents: int, rounds: int, folde
     timed, agent = Timed(), kv.Agent("You look at things.", tools=[look], max_rounds=rounds + 4)
     path = folder / f"{mode}{time.perf_counter_ns()}.db"
     journal = None if mode == "none" else kv.Journal(path, mode)  # type: ignore[arg-type]
-    async with kv.testing.replies(
-        replies(rounds), model, capacity=160 * (rounds + 2) * (agents + 1), journal=journal
-    ) as ctx:
+    capacity = 160 * (rounds + 2) * (agents + 1)
+    async with kv.testing.replies(replies(rounds), model, capacity=capacity, journal=journal) as ctx:
         branches = await (await agent.trunk(ctx)).fork(agents)
         with timed.patches():
             began = time.perf_counter()

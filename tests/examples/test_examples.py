@@ -337,3 +337,18 @@ async def test_tools_of_an_mcp_server() -> None:
 
     run = await mcp_tools.ask("What is the weather in Tolvik and in Brasno?")
     assert [call.result for call in run.calls] == [TOOLS["weather"].run(city) for city in ("Tolvik", "Brasno")]
+
+
+def test_an_agent_that_dies_goes_on(tmp_path: Path) -> None:
+    command = [sys.executable, str(EXAMPLES / "crash_agent.py"), str(tmp_path)]
+    dies, goes_on = [subprocess.run(command, capture_output=True, text=True, check=False) for _ in range(2)]
+    assert dies.returncode == -signal.SIGKILL
+    assert dies.stdout.splitlines()[-1] == "The message is sent, and the process dies."
+    assert goes_on.returncode == 0, goes_on.stderr
+    assert goes_on.stdout.splitlines() == [
+        "(went on)",
+        "  Sent to Mirela: the lunch is at 12:30.",
+        "Thank you!",
+        "  You are welcome.",
+    ]
+    assert [path.read_text() for path in tmp_path.glob("*.txt")] == ["Mirela: the lunch is at 12:30\n"]

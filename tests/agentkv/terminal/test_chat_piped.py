@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 import agentkv as kv
-from agentkv.terminal.chat import _answer
+from agentkv.terminal.chat import show_turn
 from agentkv.terminal.session import ChatSession
 from agentkv.testing import call
 from tests.waiting import NEVER, PATIENCE
@@ -80,7 +80,7 @@ def test_a_call_that_is_made_again_is_shown_as_one_in_lines_of_its_own(capsys: p
         async with kv.testing.replies([call("weather", city="Oslo")] * 2 + ["Rain."]) as ctx:
             talk = ChatSession(ctx, kv.Agent("You are Nano.", tools=[weather]), [weather])
             await talk.begin()
-            await _answer(talk, "Weather?", Console(width=200), None)
+            await show_turn(talk.ask("Weather?"), Console(width=200), None)
 
     anyio.run(talk)
     assert capsys.readouterr().out.splitlines() == [

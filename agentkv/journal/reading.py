@@ -1,0 +1,119 @@
+"""Journals read and pruned from outside of the process that writes them: `agentkv runs`."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from .._types.errors import JournalError
+from . import runs
+from .lock import acquired_lock
+from .runs import RunInfo
+from .schema import check_is_journal, journal_error, open_database
+
+SHORTEST = 8  # characters of a shortened id
+
+
+def run_ids(path: Path) -> list[str]:
+    """Ids of all turns in a journal, oldest first. Needs no lock. Raises JournalError."""
+    with _opened(path) as connection:
+        return _ids(connection)
+
+
+def run_ids_over(path: Path) -> list[str]:
+    """Ids of the turns that cannot go on, without those that calls of other ones began: these go with them.
+
+    Raises JournalError.
+    """
+    with _opened(path) as connection:
+        rows = connection.execute(
+            "SELECT id FROM runs WHERE status IN ('finished', 'failed') "
+            "AND (parent IS NULL OR parent NOT IN (SELECT id FROM runs)) ORDER BY began, rowid"
+        )
+        return [id for (id,) in rows]
+
+
+def read_runs(path: Path) -> list[RunInfo]:
+    """All turns in a journal, oldest first, with their calls. Needs no lock. Raises JournalError."""
+    with _opened(path) as connection:
+        return [_read(connection, id, path) for id in _ids(connection)]
+
+
+def _ids(connection: sqlite3.Connection) -> list[str]:
+    return [id for (id,) in connection.execute("SELECT id FROM runs ORDER BY began, rowid")]
+
+
+def _read(connection: sqlite3.Connection, id: str, path: Path) -> RunInfo:
+    try:
+        info = runs.find_run(connection, id)
+    except (ValueError, TypeError, KeyError) as error:
+        raise JournalError(
+            f"the journal {path} is damaged: run {id} cannot be read ({type(error).__name__}); drop it, and the others "
+            f"can be read: agentkv runs drop {path} {id}"
+        ) from error
+    assert info is not None  # all reads are of one moment
+    return info
+
+
+def remove_runs(path: Path, ids: Collection[str]) -> None:
+    """Removes turns, with those that their calls began, and gives back the space in the file.
+
+    Raises JournalError if there is no such turn, or another process uses the journal.
+    """
+    with _opened(path):  # a file that is no journal stays as it is
+        pass
+    with acquired_lock(path), closing(open_database(path, "full")) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            runs.drop_runs(connection, ids)
+            connection.execute("COMMIT")
+            connection.execute("VACUUM")  # nothing of what was dropped stays in free pages
+        except sqlite3.Error as error:
+            raise journal_error(path, error) from error
+
+
+def short_ids(ids: Collection[str]) -> dict[str, str]:
+    """Ids without what is not needed to tell the turns apart: `run_called` finds each by it."""
+    roots = {id.partition("-")[0] for id in ids}
+    length = SHORTEST
+    while len({root[:length] for root in roots}) < len(roots):
+        length += 1
+    return {id: _shortened(id, length) for id in ids}
+
+
+def _shortened(id: str, length: int) -> str:
+    root, dash, calls = id.partition("-")
+    return f"{root[:length]}{dash}{calls}"
+
+
+def run_called(ids: Sequence[str], called: str, path: Path) -> str:
+    """The id that is this one or begins so; that of a call's turn has the number of the call behind it, as in `1f6e-0`.
+
+    Raises JournalError for none, and for several.
+    """
+    root, _, calls = called.partition("-")
+    found = [id for id in ids if root and id.startswith(root) and id.partition("-")[2] == calls]
+    if len(found) == 1:
+        return found[0]
+    shorts = short_ids(ids)
+    if found:
+        raise JournalError(f"several runs begin with {called}: {', '.join(shorts[id] for id in found)}")
+    there = ", ".join(shorts[id] for id in ids[-5:]) or "none"
+    raise JournalError(f"the journal {path} has no run {called!r}; the last ones: {there}")
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+    """A journal that is only read. Raises JournalError, also for what is damaged in it."""
+    if not path.is_file():
+        raise JournalError(f"{path} is no file; give the path of a journal" if path.exists() else f"no journal {path}")
+    try:
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+        with closing(connection):
+            check_is_journal(connection, path)
+            connection.execute("BEGIN")  # all that is read is of one moment
+            yield connection
+    except sqlite3.Error as error:
+        raise journal_error(path, error) from error

@@ -74,6 +74,7 @@ class TurnControl:
         stopped: whether the turn was told to end.
         keep: whether the work of a turn that ends early stays on the branch; None where nobody said so yet.
         over: set once the turn has ended, and its branch is free.
+        check_event_loop: raises WrongEventLoop elsewhere than on the turn's; known once its branch is.
     """
 
     def __init__(self) -> None:
@@ -82,6 +83,7 @@ class TurnControl:
         self.stopped = False
         self.keep: bool | None = None
         self.over = anyio.Event()
+        self.check_event_loop: Callable[[], None] = lambda: None
         self._left = False
         self._paused = False
         self._holds = 0  # forks that are being made
@@ -105,6 +107,7 @@ class TurnControl:
         if not isinstance(text, str) or not text.strip():
             raise InvalidInput(f"text is {preview(text)}, but it must be the words of a user's message")
         words = Words(checked_text(text, "text"), bool(at_once))
+        self.check_event_loop()
         self.check_runs("steer")
         self.waiting.append(words)
         if at_once:
@@ -113,6 +116,7 @@ class TurnControl:
 
     def pause(self) -> None:
         """See `SteerableTurn.pause`."""
+        self.check_event_loop()
         self.check_runs("pause")
         if not self._paused:
             self._paused = True
@@ -122,6 +126,7 @@ class TurnControl:
 
     def resume(self) -> None:
         """See `SteerableTurn.resume`."""
+        self.check_event_loop()
         if self._paused:
             self._paused = False
             self._move()
@@ -132,11 +137,10 @@ class TurnControl:
         """See `SteerableTurn.stop`."""
         if keep is not None and not isinstance(keep, bool):
             raise InvalidInput(f"keep is {preview(keep)}, but it must be True, False, or None for the turn's own")
+        self.check_event_loop()
         if not self.ended and not self.stopped:
-            self.stopped = True
             self.keep = self.keep if keep is None else keep
-            if self._bounds is not None:
-                self._bounds.cancel()
+            self._cancel()
 
     def begin(self, keep: bool) -> None:
         """The turn begins; `keep` is what it was asked to, unless it was stopped before."""
@@ -144,9 +148,9 @@ class TurnControl:
 
     def leave(self) -> None:
         """The Context is left: the turn ends with that."""
-        if not self.stopped:
+        if not self.ended and not self.stopped:
             self._left = True
-            self.stop(None)
+            self._cancel()
 
     async def gate(self, point: Callable[[], TurnCopy] | None = None) -> None:
         """Waits while the turn is paused or held. `point` copies the turn meanwhile."""
@@ -170,6 +174,7 @@ class TurnControl:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Scope in which the turn goes no further than to where it can be copied. Raises TurnNotRunning."""
+        self.check_event_loop()
         self.check_runs("fork")
         self._holds += 1
         self._end()
@@ -226,6 +231,11 @@ class TurnControl:
         lost = list(self.waiting)
         self.settle(lost, TurnNotRunning("the turn ended before these words could enter; ask them in another turn"))
         return lost
+
+    def _cancel(self) -> None:
+        self.stopped = True
+        if self._bounds is not None:
+            self._bounds.cancel()
 
     def _move(self) -> None:
         self._moved.set()

@@ -119,6 +119,7 @@ class RunningTurn(SteerableTurn, Generic[Out_co]):
         """Private: use `Agent.start`."""
         super().__init__()
         self._branch = branch
+        self._control.check_event_loop = handle_of(branch).loop.check_event_loop
         self._task: TurnTask[Out_co] = TurnTask(branch, self._control)
         weakref.finalize(self, self._task.drop)
 

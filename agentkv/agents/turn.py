@@ -79,6 +79,7 @@ class Turn(Generic[Out]):
     ) -> None:
         self.agent = agent
         self.control = control
+        control.check_event_loop = handle_of(branch).loop.check_event_loop
         self.steering = steering
         self.tools = tuple(environment.tools.values())
         self.definitions = agent.answers.definitions(self.tools)

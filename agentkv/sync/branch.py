@@ -97,7 +97,7 @@ class SyncBranch:
     ) -> SyncTurn[Out]:
         """Starts a turn of an agent, as `agent.start(branch, ...)` does."""
         turn = on_loop(self._loop, lambda: agent.start(self.awaited, prompt, deps=deps, **how))
-        return SyncTurn(turn, self._loop)
+        return SyncTurn(turn, self, self._loop)
 
     def mark(self, name: str | None = None) -> Mark:
         """Marks the current end of the branch, as `Branch.mark` does."""

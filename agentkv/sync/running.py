@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ..agents.control import Words
     from ..agents.events import Event
     from ..agents.running import RunningTurn
+    from .branch import SyncBranch
 
 Out_co = TypeVar("Out_co", covariant=True)
 
@@ -22,11 +23,13 @@ class SyncTurn(Generic[Out_co]):
 
     Attributes:
         awaited: the turn itself, for code on its event loop.
+        branch: the branch of the turn.
     """
 
-    def __init__(self, turn: RunningTurn[Out_co], loop: LoopPortal) -> None:
+    def __init__(self, turn: RunningTurn[Out_co], branch: SyncBranch, loop: LoopPortal) -> None:
         """Private: use `SyncBranch.start`."""
         self.awaited = turn
+        self.branch = branch
         self._loop = loop
 
     def wait(self) -> Run[Out_co]:
@@ -56,6 +59,11 @@ class SyncTurn(Generic[Out_co]):
             await self.awaited.stop(keep)
 
         self._loop.wait(stop())
+
+    def fork(self, n: int) -> list[SyncTurn[Out_co]]:
+        """Forks the turn in flight, as `RunningTurn.fork` does."""
+        forks = self._loop.wait(self.awaited.fork(n))
+        return [SyncTurn(fork, type(self.branch)(fork.branch, self._loop), self._loop) for fork in forks]
 
     def events(self) -> Iterator[Event]:
         """Reads the turn's events from now on; raises what ended the turn early."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,7 +16,7 @@ import agentkv as kv
 from agentkv.agents.control import SteerableTurn
 from tests.waiting import NEVER, until
 
-from .conftest import SlowReplies
+from .conftest import TWO_CALLS, OpenDesk, SlowReplies, desk_agent
 
 pytestmark = pytest.mark.anyio
 
@@ -426,3 +426,25 @@ async def test_words_are_another_question_to_what_repeats(slow_replies: SlowRepl
         run.steer("Look again.")
         assert (await run).text == "Rain again."
     assert ran == ["Oslo", "Oslo"]
+
+
+@pytest.mark.parametrize("sampling", [None, kv.Sampling(temperature=1.3, seed=5, repetition_penalty=1.2)])
+async def test_a_pause_changes_no_token(open_desk: OpenDesk, sampling: kv.Sampling | None) -> None:
+    agent = desk_agent("stock", "weather", sampling=sampling, max_message_tokens=60)
+    async with open_desk() as ctx:
+        branch = await agent.trunk(ctx)
+        mark, texts = branch.mark(), list[list[int]]()
+        for pauses in (False, True):
+            run = agent.start(branch, TWO_CALLS, keep_partial=True)
+            try:
+                async for event in run.events():
+                    if pauses and not isinstance(event, kv.events.Finished):
+                        with suppress(kv.TurnNotRunning):  # the reader is behind
+                            run.pause()
+                        await _settled(ctx)
+                        run.resume()
+            except kv.LimitReached:
+                pass  # the same one
+            texts.append(branch.tokens)
+            await branch.rollback(mark)
+        assert texts[0] == texts[1]

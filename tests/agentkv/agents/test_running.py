@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 from typing import Any
@@ -198,3 +199,29 @@ async def test_a_turn_stopped_before_it_began(open_desk: OpenDesk) -> None:
                 await run
             assert caught.value.run is not None
             assert branch.tokens == before
+
+
+def test_a_context_that_is_torn_down_takes_its_turns_along() -> None:
+    """Nothing can be awaited any more, and nothing hangs or warns."""
+    runs: list[kv.RunningTurn[str]] = []
+
+    async def main() -> None:
+        agent = kv.Agent("You are Nano.")
+        async with kv.testing.replies(lambda _: "So be it.", threads=1) as ctx:
+            runs.append(agent.start(await agent.trunk(ctx), "And?"))
+            runs[0].pause()
+            await until(lambda: len(runs[0].branch.messages) == 2)
+            await checkpoint()
+            stopped.append(ctx)
+            await anyio.sleep_forever()
+
+    stopped: list[kv.Context] = []
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(main())
+    while not stopped:
+        loop.run_until_complete(asyncio.sleep(0))
+    task.cancel()
+    loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
+    assert runs[0].done
+    assert asyncio.all_tasks(loop) == set()
+    loop.close()

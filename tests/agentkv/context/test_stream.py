@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import agentkv as kv
+from agentkv._types.results import joined
 
 from ..conftest import OpenContext
 
@@ -168,3 +169,31 @@ async def test_a_stream_keeps_its_branch(open_context: OpenContext) -> None:
         gc.collect()
         await ctx.keep()
         assert ctx.stats.branches == 0
+
+
+@pytest.mark.parametrize("keep", ["read", "made"])
+async def test_a_stream_that_is_ended_hands_out_what_was_made(open_context: OpenContext, keep: Any) -> None:
+    async with open_context() as ctx:
+        branch = await ctx.branch("The quick brown fox")
+        length = len(branch)
+        async with branch.stream(max_tokens=2000, sampling=HOT, keep=keep) as stream:
+            read = [await stream.__anext__()]
+            stream.end()
+            stream.end()
+            read += [token async for token in stream]
+            assert stream.was_ended
+        assert branch.tokens[length:] == [token.id for token in read] == stream.generation.tokens
+        assert stream.generation.finish_reason == "cancelled"
+        assert stream.first(10**6).tokens == stream.generation.tokens
+        assert stream.first(1).tokens == stream.generation.tokens[:1]
+
+
+async def test_parts_of_a_generation_are_joined(open_context: OpenContext) -> None:
+    async with open_context() as ctx:
+        branch = await ctx.branch("The quick brown fox")
+        greedy = await (await branch.fork()).generate(max_tokens=12)
+        parts = [await branch.generate(max_tokens=4) for _ in range(3)]
+        whole = joined(parts)
+        assert joined(parts[:1]) is parts[0]
+        assert (whole.text, whole.tokens, whole.logprobs) == (greedy.text, greedy.tokens, greedy.logprobs)
+        assert (whole.usage, whole.finish_reason) == (greedy.usage, greedy.finish_reason)

@@ -88,6 +88,13 @@ def test_turns_are_started_steered_and_stopped(ctx: kv.SyncContext) -> None:
         assert "done" in repr(turn)
         turn = trunk.start(agent, "Who are you?")
         turn.pause()
+        (fork,) = turn.fork(1)
+        assert fork.paused
+        with pytest.raises(kv.WrongEventLoop):
+            fork.awaited.resume()
+        fork.resume()
+        assert fork.wait().output == ANSWER
+        assert fork.branch.messages[-1].content == ANSWER
         turn.stop(keep=False)
         with pytest.raises(kv.TurnStopped):
             turn.wait()

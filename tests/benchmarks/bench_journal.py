@@ -67,7 +67,7 @@ def replies(rounds: int) -> Any:
         if made == 2 * rounds:
             return WORDS * 2
         at = made // 2
-        return [WORDS, kv.testing.call("look", what=f"{at}a"), kv.testing.call("look", what=f"{at}b")]
+        return [kv.testing.call("look", what=f"{at}a"), kv.testing.call("look", what=f"{at}b")]
 
     return reply
 

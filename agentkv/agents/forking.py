@@ -11,7 +11,7 @@ from .._types.checks import checked_count
 from .._types.run import CallRecord
 from .control import Words
 from .steering import ANY_CALLS, CallRules
-from .turn_log import EarlierCall, NoTurnLog
+from .turn_log import EarlierCall, TurnLog
 
 if TYPE_CHECKING:
     from .._context.branch import Branch
@@ -37,6 +37,7 @@ class TurnCopy:
         length: tokens of its branch.
         rules: rules for the calls of the message under way.
         attempt: how often that message was begun, from 1.
+        n_calls: number of calls of the turn, those of the message under way included.
     """
 
     turn: Turn[Any]
@@ -46,6 +47,7 @@ class TurnCopy:
     length: int
     rules: CallRules = ANY_CALLS
     attempt: int = 1
+    n_calls: int = 0
 
     @property
     def records(self) -> Mapping[int, CallRecord]:
@@ -83,13 +85,13 @@ async def fork_turn(control: TurnControl, n: int) -> list[RunningTurn[Any]]:
         fork._control.waiting = [Words(words.text, words.at_once) for words in waiting]
         if control.paused:
             fork.pause()
-        begin = partial(_begin, turn, branch, dict(calls))
+        begin = partial(_begin, turn, branch, dict(calls), turn.log.fork(len(copy.state.messages), copy.n_calls))
         forks.append(fork.start(begin, lambda made: made.go_on(copy)))
     return forks
 
 
 async def _begin(
-    turn: Turn[Any], branch: Branch, calls: dict[int, EarlierCall], task: Any, control: TurnControl
+    turn: Turn[Any], branch: Branch, calls: dict[int, EarlierCall], log: TurnLog, task: Any, control: TurnControl
 ) -> Turn[Any]:
     environment = turn.environment
     return await turn.agent._turn(
@@ -99,7 +101,7 @@ async def _begin(
         task.tell,
         environment.ask,
         control,
-        log=NoTurnLog(),
+        log=log,
         is_heard=task.is_heard,
         taken_over=calls,
     )

@@ -228,7 +228,7 @@ class Turn(Generic[Out]):
     def copied(self, place: Place, begins: int, rules: CallRules = ANY_CALLS, attempt: int = 1) -> TurnCopy:
         """Copies the turn as it is; `begins`: tokens of the branch before the message under way."""
         start, state = self._started(None, False, bool(self.control.keep)), self._state(begins)
-        return TurnCopy(self, start, state, place, len(self._branch), rules, attempt)
+        return TurnCopy(self, start, state, place, len(self._branch), rules, attempt, len(self.calls))
 
     async def go_on(self, copy: TurnCopy) -> Run[Out]:
         """Goes on with a copy of another turn, on a fork of its branch."""

@@ -44,6 +44,10 @@ class TurnLog(Protocol):
         """Identifier of the turn, the same in a process that resumes it."""
         ...
 
+    def fork(self, n_messages: int, n_calls: int) -> TurnLog:
+        """The record of a fork of the turn, which begins with the first messages and calls of this one."""
+        ...
+
     def earlier(self, index: int, request: CallRequest) -> EarlierCall:
         """What an earlier process recorded of this call."""
         ...
@@ -78,6 +82,10 @@ class NoTurnLog:
     """Record of a turn without a journal: it keeps nothing."""
 
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def fork(self, n_messages: int, n_calls: int) -> TurnLog:
+        """See TurnLog."""
+        return NoTurnLog()
 
     def earlier(self, index: int, request: CallRequest) -> EarlierCall:
         """See TurnLog."""

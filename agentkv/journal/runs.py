@@ -88,6 +88,25 @@ def begin_run(connection: sqlite3.Connection, run: str, parent: str | None, bran
     )
 
 
+def copy_run(connection: sqlite3.Connection, run: str, branch: str, source: str, n_messages: int, n_calls: int) -> None:
+    """Enters a fork of a turn, with the first messages and calls of that; its branch is as it was before the turn."""
+    connection.execute(
+        "INSERT INTO runs (id, branch, parent, start, base, status, began) "
+        "SELECT ?, ?, parent, start, base, ?, ? FROM runs WHERE id = ?",
+        (run, branch, RUNNING, time.time(), source),
+    )
+    connection.execute(
+        "INSERT INTO messages SELECT ?, round, branch_state, turn_state FROM messages WHERE run = ? AND round <= ?",
+        (run, source, n_messages),
+    )
+    connection.execute(
+        "INSERT INTO calls SELECT ?, number, request, asked, denied, started, ended, record FROM calls "
+        "WHERE run = ? AND number < ?",
+        (run, source, n_calls),
+    )
+    connection.execute("UPDATE branches SET state = (SELECT base FROM runs WHERE id = ?) WHERE id = ?", (run, branch))
+
+
 def end_run(connection: sqlite3.Connection, run: str, status: str, answer: str | None) -> None:
     """Enters the end of a turn."""
     connection.execute(

@@ -38,6 +38,13 @@ class JournalTurnLog:
         self._goes_on = False
         self._keeps = False
         self._earlier: dict[int, RecordedCall] = {}
+        self._fork_of: tuple[str, int, int] | None = None  # a turn, and its messages and calls that this one has
+
+    def fork(self, n_messages: int, n_calls: int) -> JournalTurnLog:
+        """See TurnLog. Where it is resumed, it goes on behind the last of these messages."""
+        fork = self._journal.turn_log(self._core, None)
+        fork._fork_of = self.run_id, n_messages, n_calls
+        return fork
 
     def go_on(self, earlier: Mapping[int, RecordedCall]) -> None:
         """Makes it the record of a turn that goes on; `earlier` are the calls that an earlier process recorded."""
@@ -64,7 +71,10 @@ class JournalTurnLog:
         text = text_of_start(start)
 
         def enter(connection: sqlite3.Connection, key: str, state: int) -> None:
-            runs.begin_run(connection, self.run_id, parent or None, key, text, state)
+            if self._fork_of is None:
+                runs.begin_run(connection, self.run_id, parent or None, key, text, state)
+            else:
+                runs.copy_run(connection, self.run_id, key, *self._fork_of)
 
         await self._journal.write_branch(branch, enter, present=True)
 

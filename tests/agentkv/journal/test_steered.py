@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 import agentkv as kv
@@ -113,3 +114,38 @@ async def test_words_are_there_once_steer_returns(tmp_path: Path, at_once: bool)
     assert [message.content for message in resumed.messages if message.role == "user"] == [QUESTION, "Look again."]
     assert (resumed.text, resumed.rounds) == ("It is 3.", 2)
     assert whole.messages[: len(resumed.messages)] == resumed.messages
+
+
+async def test_forks_of_a_turn_in_flight_are_left_as_the_turn_is(tmp_path: Path) -> None:
+    """The fork that begins beside a call that runs has it from the turn; a process that resumes both makes it twice."""
+    crash, begun, goes_on = Crash(tmp_path / "runs.db"), anyio.Event(), anyio.Event()
+
+    async def wait(what: str) -> str:
+        begun.set()
+        await goes_on.wait()
+        return f"{what} done"
+
+    def desk(waits: Any) -> kv.Agent[None, str]:
+        tool = kv.tool(name="wait", description="to wait", idempotent=True, early=False)(waits)
+        return kv.Agent("You are Nano.", tools=[crash.tool("look"), tool])
+
+    script = [call("look", what="a"), call("wait", what="b"), "It is 3.", "It is 3."]
+    async with opened(script, crash.path) as (ctx, journal):
+        run = desk(wait).start(await desk(wait).trunk(ctx), QUESTION)
+        await begun.wait()
+        (fork,) = await run.fork(1)
+        while len(await journal.runs()) < 2:
+            await anyio.lowlevel.checkpoint()
+        copied(crash.path, "crashed.db")
+        goes_on.set()
+        whole = [await run, await fork]
+        assert {info.status for info in await journal.runs()} == {"finished"}
+    assert len(crash.ran) == 1
+    async with opened(["It is 3."] * 2, crash.crashed) as (ctx, journal):
+        left = await left_by(journal, ctx)
+        assert [len(each.calls) for each in left] == [2, 2]
+        for each, before in zip(left, whole, strict=True):
+            resumed = await each.resume(desk(wait))
+            assert (resumed.text, resumed.usage, resumed.messages) == (before.text, before.usage, before.messages)
+        assert await left_by(journal, ctx) == []
+    assert len(crash.ran) == 1

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 Out = TypeVar("Out")
 
 
+_COUNTS_AS_DONE = ("done", "unknown")  # nothing forces a call again that may have been carried out
 _ECHO = "the answer repeats what stands in place of a call's result"
 
 T = TypeVar("T")
@@ -297,7 +298,7 @@ class Turn(Generic[Out]):
         return replace(rules, choice="none") if rules.choice == "auto" and self._was_asked else rules
 
     def _asked_for(self, choice: str) -> CallRules:
-        done = [call.finished.name for call in self.calls if call.finished.status == "done"]
+        done = [call.finished.name for call in self.calls if call.finished.status in _COUNTS_AS_DONE]
         last = self.repeats.stuck or self.rounds == self.agent.max_rounds
         return self.steering.next(choice, [*self._done_before, *done], bool(self.calls), last)
 

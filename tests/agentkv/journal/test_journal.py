@@ -242,6 +242,18 @@ async def test_rules_of_one_turn_hold_when_it_goes_on(tmp_path: Path) -> None:
     assert resumed.output == run.output
 
 
+async def test_a_required_call_is_not_forced_again_where_its_outcome_is_unknown(tmp_path: Path) -> None:
+    crash = Crash(tmp_path / "runs.db", "pay b")
+    async with opened([PAY, "It is 3."], crash.path) as (ctx, _):
+        agent = desk(crash)
+        await agent.run(await agent.trunk(ctx), QUESTION, required=["pay"])
+    second = Crash(crash.crashed)
+    async with opened(["Nobody knows."], crash.crashed) as (ctx, journal):
+        run = await (await only_left(journal, ctx)).resume(desk(second))
+    assert (run.output, [record.status for record in run.calls]) == ("Nobody knows.", ["unknown"])
+    assert second.ran == []
+
+
 async def test_tracked_branches_come_back(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     crash = Crash(path)

@@ -53,8 +53,8 @@ async def main(folder: Path = Path("outbox")) -> list[str]:
             answers.append(run.output)
             print(f"(went on)\n  {run.output}")
         branch = await conversation(ctx, journal)
-        asked = sum(message.role == "user" for message in branch.messages)
-        for question in QUESTIONS[asked:]:
+        asked = {message.content for message in branch.messages if message.role == "user"}
+        for question in (each for each in QUESTIONS if each not in asked):
             run = await AGENT.run(branch, question, deps=folder)
             answers.append(run.output)
             print(f"{question}\n  {run.output}")

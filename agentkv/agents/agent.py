@@ -84,7 +84,7 @@ class Agent(Generic[Deps, Out]):
             that they call. "required" and a name are for the first call of a turn: afterwards it is "auto", or no turn
             would end. A function, plain or async, gets the run context before each message and returns one of these.
         required: tools that must have been called, and done, before an answer counts: in this order, or in any where it
-            is a set. Until then messages are calls of these.
+            is a set. Until then messages are calls of these. A call whose outcome is "unknown" counts as well.
         final_tool: the tool that ends the turn: each message is a call of some tool until this one is done, and the
             last of `max_rounds`, and one after a message that only repeats calls, is a call of this one. Its result is
             the output; where that is None, its arguments are.
@@ -332,8 +332,9 @@ class Agent(Generic[Deps, Out]):
         """Starts a turn as `run` takes it, in a task of its own: `run = agent.start(branch, "...")`, later `await run`.
 
         Meanwhile it can be steered, paused, resumed and stopped. It runs until it ends, even where what this returns is
-        dropped, or until the Context does, which ends it and waits for that. Raises InvalidInput, BranchBusy,
-        BranchClosed and ContextClosed at once; all else is raised by awaiting the turn.
+        dropped, or until the Context does, which ends it and waits for that. Raises InvalidInput, BranchBusy (a turn
+        runs on the branch), BranchClosed and ContextClosed at once; all else is raised by awaiting the turn, BranchBusy
+        too where another turn was started in the same moment.
         """
         steering, messages, ask = self._steered(steer), as_messages(prompt), approver_of(approve)
         _check_branch(branch)

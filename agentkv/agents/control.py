@@ -205,7 +205,7 @@ class TurnControl:
         if self._left:
             raise ContextClosed("the Context was left while the turn ran; await the turn inside its block")
         if self.stopped:
-            raise TurnStopped("the turn was stopped; `run` of this error has what it did, and another turn goes on")
+            raise TurnStopped("the turn was stopped; `run` of this error has what it did")
 
     @contextmanager
     def generating(self, end: Callable[[], None]) -> Iterator[None]:
@@ -248,7 +248,7 @@ class TurnControl:
     def check_runs(self, verb: str) -> None:
         """Raises TurnNotRunning where the turn has ended."""
         if self.ended or self.stopped:
-            raise TurnNotRunning(f"{verb} of a turn that has ended; ask on its branch again")
+            raise TurnNotRunning(f"{verb}: the turn has ended; begin another one on its branch")
 
 
 class SteerableTurn:

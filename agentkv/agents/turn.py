@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 Out = TypeVar("Out")
 
 
+_COUNTS_AS_DONE = ("done", "unknown")  # nothing forces a call again that may have been carried out
 _ECHO = "the answer repeats what stands in place of a call's result"
 
 T = TypeVar("T")
@@ -270,9 +271,10 @@ class Turn(Generic[Out]):
             if not message.calls:
                 self.repeats = Repeats()
                 continue
+            environment = replace(self.environment, rules=message.rules)
             for request in message.calls:
-                call = self.add_call(self.environment, request)
-                call.record = records.get(len(self.calls) - 1, call.finished)
+                call = self.add_call(environment, request)
+                call.take_over(records.get(len(self.calls) - 1))
             self.repeats.end_message()
             self.repeats.round_trip()
 
@@ -297,7 +299,7 @@ class Turn(Generic[Out]):
         return replace(rules, choice="none") if rules.choice == "auto" and self._was_asked else rules
 
     def _asked_for(self, choice: str) -> CallRules:
-        done = [call.finished.name for call in self.calls if call.finished.status == "done"]
+        done = [call.finished.name for call in self.calls if call.finished.status in _COUNTS_AS_DONE]
         last = self.repeats.stuck or self.rounds == self.agent.max_rounds
         return self.steering.next(choice, [*self._done_before, *done], bool(self.calls), last)
 

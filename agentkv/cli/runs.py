@@ -143,7 +143,7 @@ def resume(
 @runs.command()
 def drop(
     journal: JournalArgument,
-    run: Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help="Their ids, or how those begin.")] = None,
+    run: Annotated[list[str] | None, typer.Argument(metavar="RUN", help="Their ids, or how those begin.")] = None,
     finished: Annotated[
         bool, typer.Option("--finished", help="All that cannot go on: those that finished or failed.")
     ] = False,

@@ -98,7 +98,7 @@ def journal_error(path: Path, error: sqlite3.Error) -> JournalError:
         case "SQLITE_FULL":
             advice = "free some space on its disk"
         case "SQLITE_CORRUPT" | "SQLITE_NOTADB":
-            advice = "the file is damaged or no journal: move it away, and begin with a new one"
+            advice = "the file is damaged or no journal; give the path of another, or of a file that is not there yet"
         case "SQLITE_READONLY" | "SQLITE_CANTOPEN" | "SQLITE_PERM":
             advice = "give a path that can be written"
         case "SQLITE_BUSY":

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 AT_ONCE = "!"  # before a line that enters at once
+SHOWN_END = 60  # most characters of what stays of a message
 HOW_TO_LEAVE = "Ctrl-D or /quit leaves, /help lists commands"
 
 
@@ -197,7 +198,9 @@ async def show_turn(stream: AgentStream[str], console: Console, typed: TypedAhea
                         answer.note(f"{what} failed, and is tried again: {why}")
                     case events.RolledBack(_, why):
                         answer.note(f"(taken back: {why})")
-                    case events.Steered(text):
+                    case events.Steered(text, _, kept):
+                        if kept:
+                            answer.note(f"(stays: {_end_of(kept)})")
                         answer.note(f"> {text}")
                     case events.Finished(run):
                         for warning in run.warnings:
@@ -234,6 +237,12 @@ async def _decide(asked: events.ApprovalAsked, answer: AnswerView, typed: TypedA
     question = f"{_spelled(asked.call)} asks first: y runs it, any other key does not"
     if await typed.says_yes(lambda: answer.note(question)):
         asked.approve()
+
+
+def _end_of(text: str) -> str:
+    """The end of a text, to find it by on the screen."""
+    last = text.rstrip().rpartition("\n")[2]
+    return last if len(last) <= SHOWN_END else f"...{last[-SHOWN_END:]}"
 
 
 def _spelled(call: CallRequest | CallRecord) -> str:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import anyio
 from anyio.abc import TaskGroup
 from rich.text import Text
 
+from .._aio.tasks import FirstErrorGroup
 from .._chat.call_habits import Rescue
 from .._console.console import stdout
 from .._context.context import Context
@@ -75,7 +75,7 @@ async def resuming(how: ResumeOptions) -> None:
         journal=journal,
     ) as context:
         left = await _left(journal, context, how)
-        async with anyio.create_task_group() as group:
+        async with FirstErrorGroup() as group:
             group.start_soon(stop.watch, group.cancel_scope)
             async with _keyboard(group) as typed, stop.stoppable():
                 await show_turn(left.stream(agent), stdout, typed)

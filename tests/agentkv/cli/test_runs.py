@@ -154,6 +154,22 @@ def test_what_it_needs_is_asked_for(left: Path, tmp_path: Path) -> None:
     assert told("list", left)[1]["status"] == "unfinished"
 
 
+@pytest.mark.parametrize(
+    ("options", "why", "status"),
+    [
+        (["--capacity", "10"], "larger cache", "unfinished"),  # before it goes on
+        (["--max-tokens", "20"], "larger max_tokens", "failed"),  # while it does
+    ],
+)
+def test_why_it_did_not_go_on_is_one_line(left: Path, options: list[str], why: str, status: str) -> None:
+    command = [*COMMAND, *of_the_left_one(left), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert done.stderr.startswith("error: ")
+    assert why in done.stderr
+    assert told("list", left)[1]["status"] == status
+
+
 def test_turns_are_dropped(left: Path) -> None:
     thanks, weather = told("list", left)
     assert run("drop", left, "--finished").output == "Dropped 1 run.\n"

@@ -6,13 +6,21 @@ import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator
 
 import agentkv as kv
 from agentkv.testing.replies import Reply
 
 call = kv.testing.call
 QUESTION = "How much is it?"
+
+
+def _not_empty(what: str) -> str:
+    if not what:
+        raise ValueError("say what")
+    return what
 
 
 def copied(journal: Path, to: str) -> Path:
@@ -58,7 +66,7 @@ class Crash:
     def tool(self, name: str, **options: Any) -> kv.Tool[Any, ..., Any]:
         """A tool that says that it ran; before that, it is where the process ends if it is the one."""
 
-        async def run(ctx: kv.RunContext[Any], what: str) -> str:
+        async def run(ctx: kv.RunContext[Any], what: Annotated[str, AfterValidator(_not_empty)]) -> str:
             self.here(f"{name} {what}")
             self.ran.append((f"{name} {what}", ctx.call_key))
             return f"{name} {what} done"

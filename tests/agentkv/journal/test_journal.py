@@ -15,6 +15,7 @@ from .crashes import QUESTION, Crash, call, copied, left_by, only_left, opened
 pytestmark = pytest.mark.anyio
 
 TWO_ROUNDS = [call("look", what="a"), call("pay", what="b"), "It is 3."]
+PAY, INVALID = call("pay", what="b"), call("pay", what="")
 
 
 def desk(crash: Crash, **options: Any) -> kv.Agent[None, str]:
@@ -58,6 +59,41 @@ async def test_a_turn_goes_on_from_its_last_whole_step(tmp_path: Path, at: str, 
     if not unknown:
         assert run.usage == whole.usage
         assert run.messages == whole.messages
+
+
+@pytest.mark.parametrize(
+    ("script", "written", "statuses"),
+    [
+        ([PAY, PAY, PAY, "It is 3."], 3, ["done", "repeated", "repeated"]),  # then it is asked for the answer
+        ([PAY, PAY, call("look", what="a"), PAY, "It is 3."], 3, ["done", "repeated", "done", "done"]),
+        ([INVALID, INVALID, INVALID, "It is 3."], 2, ["invalid", "repeated", "repeated"]),
+        ([INVALID, PAY, INVALID, "It is 3."], 2, ["invalid", "done", "invalid"]),
+    ],
+)
+async def test_calls_that_were_refused_are_refused_again(
+    tmp_path: Path, script: list[Any], written: int, statuses: list[str]
+) -> None:
+    """A turn that goes on behind them makes the calls that it would have made, and no others."""
+    rounds = 0
+
+    def next_round(_: kv.RunContext[Any]) -> None:
+        nonlocal rounds
+        rounds += 1
+        if rounds == written + 1:
+            copied(crash.path, "crashed.db")
+
+    crash = Crash(tmp_path / "runs.db")
+    async with opened(script, crash.path) as (ctx, _):
+        agent = desk(crash, before_round=next_round)
+        whole = await agent.run(await agent.trunk(ctx), QUESTION)
+    assert [record.status for record in whole.calls][: len(statuses)] == statuses
+    second = Crash(crash.crashed)
+    async with opened(script[written:], crash.crashed) as (ctx, journal):
+        run = await (await only_left(journal, ctx)).resume(desk(second))
+    ran_first = [record.status for record in whole.calls[:written]].count("done")
+    assert [done for done, _ in second.ran] == [done for done, _ in crash.ran][ran_first:]
+    assert [record.status for record in run.calls] == [record.status for record in whole.calls]
+    assert (run.text, run.usage, run.messages) == (whole.text, whole.usage, whole.messages)
 
 
 async def test_calls_keep_their_keys(tmp_path: Path) -> None:
@@ -204,6 +240,18 @@ async def test_rules_of_one_turn_hold_when_it_goes_on(tmp_path: Path) -> None:
     async with opened(script, crash.crashed) as (ctx, journal):
         resumed = await (await only_left(journal, ctx)).resume(desk(Crash(crash.path)))
     assert resumed.output == run.output
+
+
+async def test_a_required_call_is_not_forced_again_where_its_outcome_is_unknown(tmp_path: Path) -> None:
+    crash = Crash(tmp_path / "runs.db", "pay b")
+    async with opened([PAY, "It is 3."], crash.path) as (ctx, _):
+        agent = desk(crash)
+        await agent.run(await agent.trunk(ctx), QUESTION, required=["pay"])
+    second = Crash(crash.crashed)
+    async with opened(["Nobody knows."], crash.crashed) as (ctx, journal):
+        run = await (await only_left(journal, ctx)).resume(desk(second))
+    assert (run.output, [record.status for record in run.calls]) == ("Nobody knows.", ["unknown"])
+    assert second.ran == []
 
 
 async def test_tracked_branches_come_back(tmp_path: Path) -> None:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from .._context.core import ContextCore
     from .._context.handle import BranchRecord
     from .._context.overflow import Overflow
-    from .._storage.layout import BranchImage
     from .runs import RunInfo
 
 T = TypeVar("T")
@@ -206,12 +205,12 @@ class Journal:
         is the branch's from then on."""
         handle = handle_of(branch)
         model = await self._model(handle.core)
-        image = await image_of(branch)
+        image, rescued = await image_of(branch), handle.core.chat.habits.rescued
         key = self._keys.setdefault(handle.record, uuid.uuid4().hex)
         parent = None if branch.parent is None else self._keys.get(handle_of(branch.parent).record)
 
         def entry(connection: sqlite3.Connection) -> None:
-            state = self._states.write(connection, key, image, parent)
+            state = self._states.write(connection, key, image, rescued, parent)
             if present:
                 runs.set_branch(connection, key, state, model, name, parent)
             enter(connection, key, state)
@@ -220,7 +219,7 @@ class Journal:
 
     async def restore(self, core: ContextCore, key: str, state: int, overflow: Overflow | None = None) -> Branch:
         """Makes a branch in a recorded state. Raises JournalError, ContextFull and so on."""
-        image: BranchImage = await self.write(core, lambda connection: self._states.read(connection, key, state))
+        image, rescued = await self.write(core, lambda connection: self._states.read(connection, key, state))
         snapshot = await self.write(core, partial(self._snapshots.find, tokens=image.tokens.tobytes()))
         async with self._snapshots.loaded(core, snapshot) as source:
             try:
@@ -228,6 +227,7 @@ class Journal:
             except InvalidInput as error:
                 raise unreadable(self.path, error) from error
         self._keys[handle_of(branch).record] = key
+        core.chat.habits.rescued = max(core.chat.habits.rescued, rescued)  # so that the next message is spelled alike
         return branch
 
     async def write(self, core: ContextCore, entry: Callable[[sqlite3.Connection], T]) -> T:

@@ -16,6 +16,7 @@ import xxhash
 from .._chat.conversation import Conversation, Entry
 from .._documents.conversations import SavedConversations, SavedEntry, SavedState
 from .._storage.layout import BranchImage
+from .._types.checks import checked_count
 from .._types.tokens import common_prefix
 
 MOST_KNOWN = 256  # branches whose last state is in memory; others are written whole
@@ -46,8 +47,11 @@ class StateTable:
         """Forgets what is in the database, after a commit that failed; the next states are written whole."""
         self._known.clear()
 
-    def write(self, connection: sqlite3.Connection, branch: str, image: BranchImage, parent: str | None = None) -> int:
-        """Writes a state of a branch and returns its id. `parent`: the branch that it was forked from."""
+    def write(
+        self, connection: sqlite3.Connection, branch: str, image: BranchImage, rescued: int, parent: str | None = None
+    ) -> int:
+        """Writes a state of a branch and returns its id. `rescued`: see `CallHabits`; `parent`: the branch that it was
+        forked from."""
         known = self._known.get(branch) or (self._known.get(parent) if parent else None)
         tokens = array("i", image.tokens.tobytes())
         base, kept = (None, 0) if known is None else (known.row, common_prefix(known.tokens, tokens))
@@ -58,6 +62,7 @@ class StateTable:
             "forks": image.forks,
             "marks": dict(image.marks),
             "forgotten": [list(each) for each in image.forgotten],
+            "rescued": rescued,
         }
         row = connection.execute(
             "INSERT INTO states (base, kept, tokens, conversation, rest) VALUES (?, ?, ?, ?, ?)",
@@ -73,14 +78,14 @@ class StateTable:
         if len(self._known) > MOST_KNOWN:
             self._known.popitem(last=False)
 
-    def read(self, connection: sqlite3.Connection, branch: str, row: int) -> BranchImage:
-        """Reads a state of a branch. Raises ValueError or InvalidInput for one that cannot be."""
+    def read(self, connection: sqlite3.Connection, branch: str, row: int) -> tuple[BranchImage, int]:
+        """Reads a state of a branch, and `rescued` of then. Raises ValueError or InvalidInput for what cannot be."""
         conversation, rest = connection.execute("SELECT conversation, rest FROM states WHERE id = ?", (row,)).fetchone()
         values = json.loads(rest)
         tokens = array("i", self.tokens(connection, row))
         made = _read_conversation(connection, conversation)
         self._remember(branch, _Known(row, tokens, {id(each): (each, at) for at, each in made.items()}))
-        return BranchImage(
+        image = BranchImage(
             tokens=np.frombuffer(tokens, np.int32),
             rows=np.zeros((0, 3), np.int32),
             rng_stream=values["rng_stream"],
@@ -90,6 +95,7 @@ class StateTable:
             marks=values["marks"],
             forgotten=[(p0, p1, at, policy) for p0, p1, at, policy in values["forgotten"]],
         )
+        return image, checked_count(values["rescued"], "rescued", 0)
 
     def tokens(self, connection: sqlite3.Connection, row: int) -> bytes:
         """Tokens of a state, int32."""

@@ -340,3 +340,20 @@ async def test_what_cannot_be_resumed_says_so(tmp_path: Path) -> None:
     for bad in ({"path": 3}, {"path": "x", "sync": "often"}):
         with pytest.raises(kv.InvalidInput):
             kv.Journal(**bad)  # type: ignore[arg-type]
+
+
+async def test_calls_are_spelled_as_before(tmp_path: Path) -> None:
+    """A Context steers calls once it has read two messages that spell them otherwise; so does the one that goes on."""
+    path = tmp_path / "runs.db"
+    spelled = '```json\n{"name": "look", "arguments": {"what": "WHAT"}}\n```'
+    script = [spelled.replace("WHAT", "a"), spelled.replace("WHAT", "b"), "It is 3."]
+    async with opened(script, path) as (ctx, journal):
+        branch = await desk(Crash(path)).trunk(ctx)
+        await journal.track(branch, "anna")
+        run = await desk(Crash(path)).run(branch, QUESTION)
+        assert run.rescued == 2
+        assert branch._handle.core.chat.format.steered
+    async with opened([], path) as (ctx, journal):
+        assert not ctx._core.chat.format.steered
+        await journal.branch(ctx, "anna")
+        assert ctx._core.chat.format.steered

@@ -103,12 +103,14 @@ class Journal:
 
         Raises:
             InvalidInput: an invalid name, or a branch of a Context without this journal.
+            BranchBusy: the branch is in an agent's turn.
             JournalError: the journal cannot be written.
         """
         if not isinstance(branch, Branch):
             raise InvalidInput(f"branch is {preview(branch)}, but it must be a Branch")
         self._core_of(branch.context)
         checked_name(name, "the name of a branch")
+        handle_of(branch).check_free()
         await self.write_branch(branch, lambda connection, key, state: None, present=True, name=name)
 
     async def branch(self, context: Context, name: str, *, overflow: Overflow | None = None) -> Branch:
@@ -174,14 +176,15 @@ class Journal:
             assert self._lock is not None
             self._lock.release()
 
-    def turn_log(self, core: ContextCore, run_id: str | None) -> JournalTurnLog:
-        """Record for a new turn; `run_id` is the key of the call that begins it."""
-        return JournalTurnLog(self, core, run_id or uuid.uuid4().hex)
+    def turn_log(self, core: ContextCore) -> JournalTurnLog:
+        """Record for a new turn."""
+        return JournalTurnLog(self, core, uuid.uuid4().hex)
 
-    async def left_by_call(self, core: ContextCore, call_key: str) -> UnfinishedRun | None:
-        """The turn that an earlier process began for a call; None for none, and for one that failed."""
+    async def left_by_call(self, core: ContextCore, call_key: str, attempt: int) -> UnfinishedRun | None:
+        """The turn that this attempt at a call began in an earlier process; None for none. A turn that ended early
+        belongs to the first attempt: the others find what an attempt in this process left."""
         info = await self.write(core, partial(runs.find_run, run=call_key))
-        if info is None or info.status not in (runs.RUNNING, "finished") or info.id in self.at_work:
+        if info is None or info.id in self.at_work or (attempt > 1 and info.status in ("failed", "cancelled")):
             return None
         return UnfinishedRun(self, core, info)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._types.errors import AgentKVError, ContextClosed
 from .._types.log import log
-from .._types.show import safe_str
+from ..agents.tool_runner import described
 from ..agents.turn_log import EarlierCall
 from . import runs
 from .records import text_of_record, text_of_request, text_of_start, text_of_state
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..agents.turn_state import TurnStart, TurnState
     from .journal import Journal
     from .runs import RecordedCall
+    from .unfinished import UnfinishedRun
 
 
 class JournalTurnLog:
@@ -108,8 +109,7 @@ class JournalTurnLog:
         self._journal.at_work.pop(self.run_id, None)
         if isinstance(error, ContextClosed | KeyboardInterrupt | SystemExit):
             return
-        status = "failed" if isinstance(error, Exception) else "cancelled"
-        why = f"{type(error).__name__}: {safe_str(error)}"
+        status, why = "failed" if isinstance(error, Exception) else "cancelled", described(error)
 
         def end(connection: sqlite3.Connection) -> None:
             runs.end_run(connection, self.run_id, status, why)
@@ -122,6 +122,14 @@ class JournalTurnLog:
         except AgentKVError as failure:
             self._journal.owe(end)
             log.warning("the end of a turn could not be recorded yet", run=self.run_id, why=str(failure))
+
+    def of_call(self, call_key: str) -> JournalTurnLog:
+        """See TurnLog."""
+        return JournalTurnLog(self._journal, self._core, call_key)
+
+    async def left_by_call(self, call_key: str, attempt: int) -> UnfinishedRun | None:
+        """See TurnLog."""
+        return await self._journal.left_by_call(self._core, call_key, attempt)
 
     async def _note(self, index: int, request: CallRequest, **values: object) -> None:
         text = text_of_request(request)

@@ -69,8 +69,8 @@ class TurnLog(Protocol):
     async def finished(self, branch: Branch, run: Run[Any]) -> None:
         """The turn is done; its answer is on the branch."""
 
-    async def gave_up(self, branch: Branch, error: BaseException) -> None:
-        """The turn ended early; the branch is as it stays."""
+    async def gave_up(self, branch: Branch, error: BaseException, kept: bool) -> None:
+        """The turn ended early; the branch is as it stays, with its work where that is `kept`."""
 
     def of_call(self, call_key: str) -> TurnLog:
         """The record of a turn that a call of this one begins."""
@@ -112,7 +112,7 @@ class NoTurnLog:
     async def finished(self, branch: Branch, run: Run[Any]) -> None:
         """See TurnLog."""
 
-    async def gave_up(self, branch: Branch, error: BaseException) -> None:
+    async def gave_up(self, branch: Branch, error: BaseException, kept: bool) -> None:
         """See TurnLog."""
 
     def of_call(self, call_key: str) -> NoTurnLog:

@@ -37,7 +37,7 @@ class JournalTurnLog:
         self._journal = journal
         self._core = core
         self._goes_on = False
-        self._keeps = False
+        self._has_begun = False
         self._earlier: dict[int, RecordedCall] = {}
 
     def go_on(self, earlier: Mapping[int, RecordedCall]) -> None:
@@ -58,7 +58,7 @@ class JournalTurnLog:
     async def began(self, branch: Branch, start: TurnStart) -> None:
         """See TurnLog. A turn that goes on has begun."""
         self._journal.at_work[self.run_id] = self
-        self._keeps = start.keep
+        self._has_begun = True
         if self._goes_on:
             return
         parent, _, _ = self.run_id.rpartition("-")  # the id of a call's turn is the call's key
@@ -103,7 +103,7 @@ class JournalTurnLog:
         await self._journal.write_branch(branch, enter, present=True)
         self._journal.at_work.pop(self.run_id, None)
 
-    async def gave_up(self, branch: Branch, error: BaseException) -> None:
+    async def gave_up(self, branch: Branch, error: BaseException, kept: bool) -> None:
         """See TurnLog. A turn that ends with its Context or its process is left as it is. A failure to write is logged:
         the turn has an error already."""
         self._journal.at_work.pop(self.run_id, None)
@@ -115,7 +115,7 @@ class JournalTurnLog:
             runs.end_run(connection, self.run_id, status, why)
 
         try:
-            if self._keeps and not branch.closed:
+            if self._has_begun and kept and not branch.closed:
                 await self._journal.write_branch(branch, lambda connection, key, state: end(connection), present=True)
             else:  # the branch is as it was
                 await self._journal.write(self._core, end)

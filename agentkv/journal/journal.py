@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 import uuid
 import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -69,6 +70,7 @@ class Journal:
         self._models: weakref.WeakKeyDictionary[ContextCore, str] = weakref.WeakKeyDictionary()
         self._owed: list[Callable[[sqlite3.Connection], None]] = []
         self._cores: list[ContextCore] = []
+        self._opening = threading.Lock()  # Contexts of several threads may share it
         self._lock: FileLock | None = None
         self._writer: JournalWriter | None = None
 
@@ -154,27 +156,22 @@ class Journal:
 
     def attach(self, core: ContextCore) -> None:
         """Opens the journal for a Context. Raises JournalError if another process has it."""
-        if self._writer is None:
-            if not self.path.parent.is_dir():
-                raise JournalError(f"the journal {self.path} cannot be made: there is no folder {self.path.parent}")
-            self._lock = acquired_lock(self.path)
-            try:
-                self._writer = JournalWriter(self.path, self.sync, self._states.forget)
-            except BaseException:
-                self._lock.release()
-                raise
-        self._cores.append(core)
+        with self._opening:
+            if self._writer is None:
+                self._open()
+            self._cores.append(core)
 
     def detach(self, core: ContextCore) -> None:
         """Closes the journal for a Context; blocks until what is queued is written. Idempotent."""
-        if core not in self._cores:
-            return
-        self._cores.remove(core)
-        if not self._cores and self._writer is not None:
-            self._writer.close()
-            self._writer = None
-            assert self._lock is not None
-            self._lock.release()
+        with self._opening:
+            if core not in self._cores:
+                return
+            self._cores.remove(core)
+            if not self._cores and self._writer is not None:
+                self._writer.close()
+                self._writer = None
+                assert self._lock is not None
+                self._lock.release()
 
     def turn_log(self, core: ContextCore) -> JournalTurnLog:
         """Record for a new turn."""
@@ -257,6 +254,16 @@ class Journal:
     def owe(self, entry: Callable[[sqlite3.Connection], None]) -> None:
         """Has an entry that could not be written go ahead of the next one."""
         self._owed.append(entry)
+
+    def _open(self) -> None:
+        if not self.path.parent.is_dir():
+            raise JournalError(f"the journal {self.path} cannot be made: there is no folder {self.path.parent}")
+        self._lock = acquired_lock(self.path)
+        try:
+            self._writer = JournalWriter(self.path, self.sync, self._states.forget)
+        except BaseException:
+            self._lock.release()
+            raise
 
     def _any_core(self) -> ContextCore:
         """A Context of the running event loop. Raises JournalError where there is none."""

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 import agentkv as kv
 from agentkv.journal.reading import remove_runs
 from agentkv.journal.schema import VERSION, open_database
+from agentkv.journal.writer import JournalWriter
 from tests.agentkv.conftest import anyio_backend  # noqa: F401 - a fixture
 from tests.waiting import NEVER
 
@@ -148,6 +150,26 @@ async def test_another_process_has_it(tmp_path: Path) -> None:
     async with opened([], path) as (one, journal), opened([], journal) as (two, same):
         assert journal is same
         assert await left_by(journal, one) == await left_by(journal, two) == []
+
+
+async def test_a_context_of_another_thread_opens_it_while_the_last_one_closes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, close, joined = kv.Journal(tmp_path / "runs.db"), JournalWriter.close, list[Future[None]]()
+
+    def closing(writer: JournalWriter) -> None:
+        monkeypatch.undo()
+        joined.append(threads.submit(journal.attach, other._core))
+        wait(joined, 0.5)  # it would be in there, if nothing kept it
+        close(writer)
+
+    with ThreadPoolExecutor(1) as threads:
+        async with kv.testing.replies([], threads=1) as other:
+            async with opened([], journal):
+                monkeypatch.setattr(JournalWriter, "close", closing)
+            joined[0].result(NEVER)
+            assert await journal.runs() == []
+            journal.detach(other._core)
 
 
 async def test_cancelled_turns_go_on_where_that_is_asked_for(tmp_path: Path) -> None:

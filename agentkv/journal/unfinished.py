@@ -99,7 +99,8 @@ class UnfinishedRun:
             JournalError: the journal cannot be read or written.
             AgentKVError: as `Agent.run` does; also ContextFull, while the branch is restored.
         """
-        return await resume_turn(agent, await self._taken_up(agent), deps, approver_of(approve))
+        ask = approver_of(approve)
+        return await resume_turn(agent, await self._taken_up(agent), deps, ask)
 
     def stream(self, agent: Agent[Deps, Out], *, deps: Any = None, approve: Approve | None = None) -> AgentStream[Out]:
         """Goes on with the turn as `resume` does, and yields its events, as `Agent.stream` does."""

@@ -20,11 +20,8 @@ class ContextJournal(Protocol):
     def detach(self, core: ContextCore) -> None:
         """Closes the journal for a Context."""
 
-    def turn_log(self, core: ContextCore, run_id: str | None) -> Any:
+    def turn_log(self, core: ContextCore) -> Any:
         """The record of a new turn (`agents.turn_log.TurnLog`)."""
-
-    async def left_by_call(self, core: ContextCore, call_key: str) -> Any:
-        """The turn that an earlier process began for a call (`kv.UnfinishedRun`), or None."""
 
     async def adopted(self, branch: Branch) -> None:
         """A branch has adopted another one."""

@@ -32,9 +32,14 @@ def reason_of(fault: ErrorDetails) -> str:
     return fault["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
 
 
+def spellable(text: str) -> str:
+    """Replaces lone surrogates by `?`, as they have no tokens."""
+    return str.encode(text, "utf-8", "replace").decode()
+
+
 def safe_str(error: BaseException) -> str:
     """The message of an exception, with lone surrogates as `?`; a placeholder if its `__str__` raises."""
     try:
-        return str(error).encode("utf-8", "replace").decode()
+        return spellable(str(error))
     except Exception:
         return "(which cannot be shown)"

@@ -382,7 +382,8 @@ class Agent(Generic[Deps, Out]):
 
     async def _run_for(self, context: RunContext[Any], branch: Branch, prompt: Prompt) -> Run[Out]:
         """Runs a turn as a tool call of another agent's turn, with the caller's deps and approver."""
-        ask, log = context._ask or approver_of(None), new_turn_log(handle_of(branch).core, context.call_key)
+        assert context._log is not None  # of a call
+        ask, log = context._ask or approver_of(None), context._log.of_call(context.call_key)
         turn = await self._turn(branch, context.deps, self.steering, ignore_event, ask, log=log)
         return await turn.run(prompt, False)
 

@@ -8,7 +8,9 @@ from typing import Any, TypeAlias
 import anyio
 from agentkv_runtime.formats.parsed import ReasoningDelta, TextDelta
 
+from .._types.errors import InvalidInput
 from .._types.run import CallRecord, CallRequest, Run
+from .._types.show import preview, spellable
 
 __all__ = [
     "ApprovalAsked",
@@ -102,9 +104,12 @@ class ApprovalAsked:
         self._answered.set()
 
     def deny(self, why: str | None = None) -> None:
-        """Forbids the call; the model reads why."""
+        """Forbids the call; the model reads why. Raises InvalidInput for a `why` that is no text."""
+        if why is not None and not isinstance(why, str):
+            raise InvalidInput(f"why is {preview(why)}, but it must be a str that says why the call is denied")
         if not self._answered.is_set():
-            self._denied = "it was not approved" if why is None else why
+            said = spellable(why or "")
+            self._denied = said if said.strip() else "it was not approved"
             self._answered.set()
 
     def later(self) -> None:

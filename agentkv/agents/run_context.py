@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .._types.run import CallRecord, CallRequest
     from .agent import Agent
     from .events import ApprovalAsked
+    from .turn_log import TurnLog
 
 DepsT_co = TypeVar("DepsT_co", covariant=True)
 
@@ -38,4 +39,5 @@ class RunContext(Generic[DepsT_co]):
     call_key: str = ""
     calls: tuple[CallRecord, ...] = ()
     _asked_at: int = field(default=0, repr=False)  # length of the branch before the message that calls
+    _log: TurnLog | None = field(default=None, repr=False)  # of the turn; None for a hook
     _ask: Callable[[ApprovalAsked], Awaitable[str | None]] | None = field(default=None, repr=False)  # a person

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .._context.handle import handle_of
 from .approval import approver_of
 from .run_context import RunContext
 from .tool import Tool, tool
@@ -23,7 +22,8 @@ def sub_agent(agent: Agent[Any, Any], name: str, description: str, fork: bool) -
         Args:
             task: what to do, in words that say all that is needed.
         """
-        left = await left_by_call(context)
+        assert context._log is not None  # of a call
+        left = await context._log.left_by_call(context.call_key, context.attempt)
         if left is not None:
             return await left.output_of(agent, context.deps, context._ask or approver_of(None))
         async with await (fork_before_call(context) if fork else agent.trunk(context.branch.context)) as branch:
@@ -34,12 +34,6 @@ def sub_agent(agent: Agent[Any, Any], name: str, description: str, fork: bool) -
             return run.output
 
     return tool(name=name, description=description, idempotent=True)(ask)
-
-
-async def left_by_call(context: RunContext[Any]) -> Any:
-    """The turn that an earlier process began for this call (`kv.UnfinishedRun`); None without one."""
-    core = handle_of(context.branch).core
-    return None if core.journal is None else await core.journal.left_by_call(core, context.call_key)
 
 
 async def fork_before_call(context: RunContext[Any]) -> Branch:

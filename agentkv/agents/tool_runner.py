@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from .._types.errors import ToolFailed
 from .._types.log import log
 from .._types.run import CallRecord, CallRequest, CallStatus
-from .._types.show import safe_str
+from .._types.show import safe_str, spellable
 from .events import ApprovalAsked, CallFinished, CallStarted, Event, Retried
 from .parameters import InvalidArguments
 from .run_context import RunContext
@@ -43,7 +43,7 @@ class ResultTooLong(Exception):
 def text_of_result(result: object) -> str:
     """Text of a result: a str as it is, anything else as JSON. Raises TypeError for what has no JSON form."""
     if isinstance(result, str):
-        return _spellable(result)
+        return spellable(result)
     try:
         plain = to_jsonable_python(result, fallback=_plain)
     except UnicodeError as error:
@@ -54,12 +54,12 @@ def text_of_result(result: object) -> str:
     except ValueError as error:
         what = f"the tool returned a {type(result).__name__} that holds itself, or is nested too deeply"
         raise TypeError(f"{what}; return what has a JSON form") from error
-    return _spellable(json.dumps(plain, ensure_ascii=False))
+    return spellable(json.dumps(plain, ensure_ascii=False))
 
 
 def text_of_error(why: str) -> str:
     """Text that the model reads in place of a result: a JSON object with an `error`."""
-    return _spellable(json.dumps({"error": why}, ensure_ascii=False))
+    return spellable(json.dumps({"error": why}, ensure_ascii=False))
 
 
 def bounded(text: str, most: int, on_long: OnLong, tokenizer: Tokenizer) -> str:
@@ -89,11 +89,6 @@ def _plain(value: object) -> object:
     if isinstance(value, Collection):
         return list(value)
     raise PydanticSerializationError("it has no JSON form")
-
-
-def _spellable(text: str) -> str:
-    """Replaces lone surrogates by `?`, as they have no tokens."""
-    return str.encode(text, "utf-8", "replace").decode()
 
 
 Emit = Callable[[Event], Awaitable[None]]
@@ -175,6 +170,10 @@ class ToolEnvironment:
         await self.emit(event)
 
 
+class EarlierFailure(Exception):
+    """An attempt at a call failed in an earlier process. The message is what was said of it."""
+
+
 class _CallEnded(Exception):
     """Ends a call without a result. The message gives the reason in words for the model."""
 
@@ -197,7 +196,7 @@ class ToolCallRunner:
         self._began = anyio.current_time()
         self._attempts = 0
         self._called = 0  # attempts that called the function
-        self._is_logged = False  # its outcome is
+        self._is_known = False  # its outcome is from an earlier process, or another turn
         self._has_begun = False
         self._is_over = anyio.Event()
         self.request = request
@@ -262,7 +261,7 @@ class ToolCallRunner:
         except BaseException:
             self.record = self._ended("cancelled", "its turn ended before it did")
             raise
-        if self._is_logged:
+        if not self._is_known:
             await self._environment.log.ended(self._index, self.request, self.record)
         await self._environment.tell(CallFinished(self.record))
         if self.record.status in ("failed", "timeout") and self._tool is not None and self._tool.on_error == "raise":
@@ -286,17 +285,16 @@ class ToolCallRunner:
         except InvalidArguments as error:
             raise _CallEnded("invalid", f"bad arguments: {error}") from error
         except Exception as error:  # a validator of the user's
-            raise _CallEnded("invalid", f"bad arguments: {_described(error)}") from error
+            raise _CallEnded("invalid", f"bad arguments: {described(error)}") from error
 
     async def _made(self, tool: Tool[Any, ..., Any], arguments: dict[str, Any]) -> CallRecord:
         """Makes the call, or returns the outcome that it had in an earlier process."""
         known = self._environment.taken_over.pop(self._index, None)
         earlier = known or self._environment.log.earlier(self._index, self.request)
-        if earlier.outcome is not None and (record := await earlier.outcome()) is not None:
+        record = earlier.record if earlier.outcome is None else await earlier.outcome()
+        if record is not None:
+            self._is_known = True
             return record
-        if earlier.record is not None:
-            return earlier.record
-        self._is_logged = True
         if earlier.started and not tool.idempotent:
             self._called = 1  # so that the record says that it may have had effects
             raise _CallEnded("unknown", _NOT_KNOWN)
@@ -331,7 +329,7 @@ class ToolCallRunner:
                 await self._environment.tell(Retried(tool.name, why, self._attempts))
                 raise _CallEnded("retry", why) from retry
             except Exception as error:
-                why = await self._bounded(_described(error), "cut")
+                why = await self._bounded(described(error), "cut")
                 if self._attempts > tool.retries:
                     raise _CallEnded("timeout" if isinstance(error, _TimedOut) else "failed", why) from error
                 await self._environment.tell(Retried(tool.name, why, self._attempts))
@@ -341,7 +339,13 @@ class ToolCallRunner:
 
     async def _attempt(self, tool: Tool[Any, ..., Any], arguments: dict[str, Any]) -> Any:
         key = f"{self._environment.log.run_id}-{self._index}"
-        context = replace(self._environment.context, call=self.request, attempt=self._attempts, call_key=key)
+        context = replace(
+            self._environment.context,
+            call=self.request,
+            attempt=self._attempts,
+            call_key=key,
+            _log=self._environment.log,
+        )
         call = partial(tool.function, *([context] if tool.takes_context else []), **arguments)
         called = self._called
         task = anyio.get_current_task().id
@@ -378,7 +382,7 @@ class ToolCallRunner:
         except ResultTooLong as error:
             raise _CallEnded("failed", str(error)) from error
         except Exception as error:  # it has no JSON form, and would have none if the function were called again
-            raise _CallEnded("failed", _described(error)) from error
+            raise _CallEnded("failed", described(error)) from error
 
     async def _bounded(self, text: str, on_long: OnLong) -> str:
         most = None if self._tool is None else self._tool.max_result_tokens
@@ -429,9 +433,9 @@ def _is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
-def _described(error: Exception) -> str:
+def described(error: BaseException) -> str:
     """An exception as the model reads it."""
     name, text = type(error).__name__, safe_str(error)
-    if isinstance(error, _TimedOut):
+    if isinstance(error, _TimedOut | EarlierFailure):
         return text
     return f"{name}: {text}" if text else name

@@ -400,7 +400,7 @@ class Turn(Generic[Out]):
             self._observers.turn_ended(self._info, self.rounds, error)
             if not isinstance(error, GeneratorExit):  # a coroutine that is torn down can await nothing
                 with anyio.CancelScope(shield=True):
-                    await self.log.gave_up(self._branch, error)
+                    await self.log.gave_up(self._branch, error, bool(self.control.keep))
             raise
         self._observers.turn_ended(self._info, self.rounds, None)
         return result

@@ -73,8 +73,16 @@ class TurnLog(Protocol):
     async def finished(self, branch: Branch, run: Run[Any]) -> None:
         """The turn is done; its answer is on the branch."""
 
-    async def gave_up(self, branch: Branch, error: BaseException) -> None:
-        """The turn ended early; the branch is as it stays."""
+    async def gave_up(self, branch: Branch, error: BaseException, kept: bool) -> None:
+        """The turn ended early; the branch is as it stays, with its work where that is `kept`."""
+
+    def of_call(self, call_key: str) -> TurnLog:
+        """The record of a turn that a call of this one begins."""
+        ...
+
+    async def left_by_call(self, call_key: str, attempt: int) -> Any:
+        """The turn that this attempt at a call, from 1, began in an earlier process (`kv.UnfinishedRun`); None for
+        none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +120,17 @@ class NoTurnLog:
     async def finished(self, branch: Branch, run: Run[Any]) -> None:
         """See TurnLog."""
 
-    async def gave_up(self, branch: Branch, error: BaseException) -> None:
+    async def gave_up(self, branch: Branch, error: BaseException, kept: bool) -> None:
+        """See TurnLog."""
+
+    def of_call(self, call_key: str) -> NoTurnLog:
+        """See TurnLog. What nobody resumes begins nothing that is to be resumed."""
+        return NoTurnLog(call_key)
+
+    async def left_by_call(self, call_key: str, attempt: int) -> None:
         """See TurnLog."""
 
 
-def new_turn_log(core: ContextCore, call_key: str | None = None) -> TurnLog:
-    """The record of a new turn in a Context; `call_key` is the key of the call that begins it."""
-    if core.journal is None:
-        return NoTurnLog(call_key or uuid.uuid4().hex)
-    return cast(TurnLog, core.journal.turn_log(core, call_key))
+def new_turn_log(core: ContextCore) -> TurnLog:
+    """The record of a new turn in a Context."""
+    return NoTurnLog() if core.journal is None else cast(TurnLog, core.journal.turn_log(core))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 import uuid
 import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -68,6 +69,7 @@ class Journal:
         self._models: weakref.WeakKeyDictionary[ContextCore, str] = weakref.WeakKeyDictionary()
         self._owed: list[Callable[[sqlite3.Connection], None]] = []
         self._cores: list[ContextCore] = []
+        self._opening = threading.Lock()  # Contexts of several threads may share it
         self._lock: FileLock | None = None
         self._writer: JournalWriter | None = None
 
@@ -102,12 +104,14 @@ class Journal:
 
         Raises:
             InvalidInput: an invalid name, or a branch of a Context without this journal.
+            BranchBusy: the branch is in an agent's turn.
             JournalError: the journal cannot be written.
         """
         if not isinstance(branch, Branch):
             raise InvalidInput(f"branch is {preview(branch)}, but it must be a Branch")
         self._core_of(branch.context)
         checked_name(name, "the name of a branch")
+        handle_of(branch).check_free()
         await self.write_branch(branch, lambda connection, key, state: None, present=True, name=name)
 
     async def branch(self, context: Context, name: str, *, overflow: Overflow | None = None) -> Branch:
@@ -151,36 +155,32 @@ class Journal:
 
     def attach(self, core: ContextCore) -> None:
         """Opens the journal for a Context. Raises JournalError if another process has it."""
-        if self._writer is None:
-            if not self.path.parent.is_dir():
-                raise JournalError(f"the journal {self.path} cannot be made: there is no folder {self.path.parent}")
-            self._lock = acquired_lock(self.path)
-            try:
-                self._writer = JournalWriter(self.path, self.sync, self._states.forget)
-            except BaseException:
-                self._lock.release()
-                raise
-        self._cores.append(core)
+        with self._opening:
+            if self._writer is None:
+                self._open()
+            self._cores.append(core)
 
     def detach(self, core: ContextCore) -> None:
         """Closes the journal for a Context; blocks until what is queued is written. Idempotent."""
-        if core not in self._cores:
-            return
-        self._cores.remove(core)
-        if not self._cores and self._writer is not None:
-            self._writer.close()
-            self._writer = None
-            assert self._lock is not None
-            self._lock.release()
+        with self._opening:
+            if core not in self._cores:
+                return
+            self._cores.remove(core)
+            if not self._cores and self._writer is not None:
+                self._writer.close()
+                self._writer = None
+                assert self._lock is not None
+                self._lock.release()
 
-    def turn_log(self, core: ContextCore, run_id: str | None) -> JournalTurnLog:
-        """Record for a new turn; `run_id` is the key of the call that begins it."""
-        return JournalTurnLog(self, core, run_id or uuid.uuid4().hex)
+    def turn_log(self, core: ContextCore) -> JournalTurnLog:
+        """Record for a new turn."""
+        return JournalTurnLog(self, core, uuid.uuid4().hex)
 
-    async def left_by_call(self, core: ContextCore, call_key: str) -> UnfinishedRun | None:
-        """The turn that an earlier process began for a call; None for none, and for one that failed."""
+    async def left_by_call(self, core: ContextCore, call_key: str, attempt: int) -> UnfinishedRun | None:
+        """The turn that this attempt at a call began in an earlier process; None for none. A turn that ended early
+        belongs to the first attempt: the others find what an attempt in this process left."""
         info = await self.write(core, partial(runs.find_run, run=call_key))
-        if info is None or info.status not in (runs.RUNNING, "finished") or info.id in self.at_work:
+        if info is None or info.id in self.at_work or (attempt > 1 and info.status in ("failed", "cancelled")):
             return None
         return UnfinishedRun(self, core, info)
 
@@ -254,6 +254,16 @@ class Journal:
     def owe(self, entry: Callable[[sqlite3.Connection], None]) -> None:
         """Has an entry that could not be written go ahead of the next one."""
         self._owed.append(entry)
+
+    def _open(self) -> None:
+        if not self.path.parent.is_dir():
+            raise JournalError(f"the journal {self.path} cannot be made: there is no folder {self.path.parent}")
+        self._lock = acquired_lock(self.path)
+        try:
+            self._writer = JournalWriter(self.path, self.sync, self._states.forget)
+        except BaseException:
+            self._lock.release()
+            raise
 
     def _any_core(self) -> ContextCore:
         """A Context of the running event loop. Raises JournalError where there is none."""

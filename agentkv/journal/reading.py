@@ -10,7 +10,7 @@ from pathlib import Path
 from .._types.errors import JournalError
 from . import runs
 from .lock import acquired_lock
-from .runs import RunInfo
+from .runs import RunInfo, UnreadableRun
 from .schema import check_is_journal, journal_error, open_database
 
 SHORTEST = 8  # characters of a shortened id
@@ -19,7 +19,7 @@ SHORTEST = 8  # characters of a shortened id
 def run_ids(path: Path) -> list[str]:
     """Ids of all turns in a journal, oldest first. Needs no lock. Raises JournalError."""
     with _opened(path) as connection:
-        return _ids(connection)
+        return _ids(connection, path)
 
 
 def run_ids_over(path: Path) -> list[str]:
@@ -38,20 +38,23 @@ def run_ids_over(path: Path) -> list[str]:
 def read_runs(path: Path) -> list[RunInfo]:
     """All turns in a journal, oldest first, with their calls. Needs no lock. Raises JournalError."""
     with _opened(path) as connection:
-        return [_read(connection, id, path) for id in _ids(connection)]
+        return [_read(connection, id, path) for id in _ids(connection, path)]
 
 
-def _ids(connection: sqlite3.Connection) -> list[str]:
-    return [id for (id,) in connection.execute("SELECT id FROM runs ORDER BY began, rowid")]
+def _ids(connection: sqlite3.Connection, path: Path) -> list[str]:
+    ids = [id for (id,) in connection.execute("SELECT id FROM runs ORDER BY began, rowid")]
+    if not all(isinstance(id, str) for id in ids):
+        raise JournalError(f"the journal {path} is damaged: the id of a run is no text; move it away")
+    return ids
 
 
 def _read(connection: sqlite3.Connection, id: str, path: Path) -> RunInfo:
     try:
         info = runs.find_run(connection, id)
-    except (ValueError, TypeError, KeyError) as error:
+    except UnreadableRun as error:
         raise JournalError(
-            f"the journal {path} is damaged: run {id} cannot be read ({type(error).__name__}); drop it, and the others "
-            f"can be read: agentkv runs drop {path} {id}"
+            f"the journal {path} is damaged: {' '.join(str(error).split())}; drop it, and the others can be read: "
+            f"agentkv runs drop {path} {id}"
         ) from error
     assert info is not None  # all reads are of one moment
     return info

@@ -10,12 +10,28 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
+from typing_extensions import TypedDict
 
 from .._types.checks import Prompt
 from .._types.message import Message, as_mapping
 from .._types.run import CallRecord, CallRequest
+from ..agents.steering import Steering
 from ..agents.turn_state import TurnStart, TurnState
 
+UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+"""What reading an entry raises that says what cannot be."""
+
+
+class _SavedStart(TypedDict):
+    prompt: str | list[int] | list[dict[str, Any]] | None
+    once: bool
+    keep: bool
+    instructions: str
+    tools: list[str]
+    steering: dict[str, Any]
+
+
+_START = TypeAdapter(_SavedStart)
 _STATE = TypeAdapter(TurnState)
 _REQUEST = TypeAdapter(CallRequest)
 _RECORD = TypeAdapter(CallRecord)
@@ -27,9 +43,10 @@ def text_of_start(start: TurnStart) -> str:
 
 
 def start_of(text: str) -> TurnStart:
-    """The beginning of a turn. Raises ValueError."""
-    values = json.loads(text)
-    return TurnStart(**values)
+    """The beginning of a turn. Raises ValueError or TypeError."""
+    start = TurnStart(**_START.validate_python(json.loads(text)))
+    Steering().with_saved(start.steering)  # raises for rules that cannot be
+    return start
 
 
 def text_of_state(state: TurnState) -> str:
@@ -40,6 +57,8 @@ def text_of_state(state: TurnState) -> str:
 def state_of(texts: Sequence[str]) -> TurnState:
     """The last of several states of a turn, with the messages of all. Raises ValueError."""
     states = [_STATE.validate_python(json.loads(text)) for text in texts]
+    if not all(state.messages for state in states):
+        raise ValueError("a state of its turn has no message")
     return replace(states[-1], messages=tuple(message for state in states for message in state.messages))
 
 

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from pydantic import TypeAdapter
 
 from .._types.errors import JournalError, SnapshotMismatch
 from .._types.run import CallRecord, CallRequest
+from .._types.show import safe_str
 from ..agents.turn_state import TurnStart, TurnState
-from .records import record_of, request_of, start_of, state_of
+from .records import UNREADABLE, record_of, request_of, start_of, state_of
 
 RUNNING = "running"
+
+
+class UnreadableRun(ValueError):
+    """A turn has an entry that says what cannot be."""
+
+    def __init__(self, run: object, error: Exception) -> None:
+        super().__init__(f"run {run} cannot be read ({type(error).__name__}: {safe_str(error)})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +53,7 @@ class RunInfo:
 
     Attributes:
         id: its identifier.
-        status: "running" (or left by a process that ended), "finished", "failed", "cancelled" or "dropped".
+        status: "running" (or left by a process that ended), "finished", "failed" or "cancelled".
         branch: name of its branch, or the identifier that the journal gave it.
         parent: id of the turn whose call began it; None for none.
         start: its beginning.
@@ -80,8 +91,7 @@ class LastMessage:
 
 def begin_run(connection: sqlite3.Connection, run: str, parent: str | None, branch: str, start: str, base: int) -> None:
     """Enters a turn that begins; what an earlier attempt of the same call left is removed."""
-    for table, column in (("messages", "run"), ("calls", "run"), ("runs", "id")):
-        connection.execute(f"DELETE FROM {table} WHERE {column} = ?", (run,))
+    _remove_run(connection, run)
     connection.execute(
         "INSERT INTO runs (id, branch, parent, start, base, status, began) VALUES (?, ?, ?, ?, ?, ?, ?)",
         (run, branch, parent, start, base, RUNNING, time.time()),
@@ -105,6 +115,14 @@ def copy_run(connection: sqlite3.Connection, run: str, branch: str, source: str,
         (run, source, n_calls),
     )
     connection.execute("UPDATE branches SET state = (SELECT base FROM runs WHERE id = ?) WHERE id = ?", (run, branch))
+
+
+def _remove_run(connection: sqlite3.Connection, run: str) -> None:
+    """Deletes a turn, if there is one, with those that its calls began."""
+    for table, column in (("messages", "run"), ("calls", "run"), ("runs", "id")):
+        connection.execute(  # of ids that begin with this one and "-", as "." is the character behind that
+            f"DELETE FROM {table} WHERE {column} = ? OR ({column} > ? AND {column} < ?)", (run, f"{run}-", f"{run}.")
+        )
 
 
 def end_run(connection: sqlite3.Connection, run: str, status: str, answer: str | None) -> None:
@@ -136,11 +154,12 @@ def add_message(connection: sqlite3.Connection, run: str, number: int, branch_st
 def note_call(connection: sqlite3.Connection, run: str, number: int, request: str, **values: object) -> None:
     """Enters something of a call: `asked`, `denied`, `started`, or `ended` and `record`."""
     columns = ", ".join(f"{name} = ?" for name in values)
-    connection.execute(
-        "INSERT INTO calls (run, number, request) VALUES (?, ?, ?) "
-        "ON CONFLICT (run, number) DO UPDATE SET request = excluded.request",
-        (run, number, request),
-    )
+    replaced = connection.execute(
+        "DELETE FROM calls WHERE run = ? AND number = ? AND request != ?", (run, number, request)
+    ).rowcount
+    if replaced:  # the message that made another call was lost, and written otherwise: nothing of that one holds
+        _remove_run(connection, f"{run}-{number}")
+    connection.execute("INSERT OR IGNORE INTO calls (run, number, request) VALUES (?, ?, ?)", (run, number, request))
     connection.execute(f"UPDATE calls SET {columns} WHERE run = ? AND number = ?", (*values.values(), run, number))
 
 
@@ -170,6 +189,7 @@ def last_message(connection: sqlite3.Connection, run: str) -> LastMessage | None
     return LastMessage(rows[-1][0], state_of([text for _, text in rows])) if rows else None
 
 
+_ROW = TypeAdapter(tuple[str, str, str, str | None, str, str | None, float, float | None])
 _COLUMNS = (
     "SELECT runs.id, status, coalesce(name, branch), runs.parent, start, answer, began, ended FROM runs "
     "LEFT JOIN branches ON branches.id = branch "
@@ -193,24 +213,27 @@ def find_run(connection: sqlite3.Connection, run: str) -> RunInfo | None:
         "AND json_array_length(turn_state, '$.messages[0].calls') > 0",  # else they are words of a person
         (run,),
     ).fetchone()
-    info = _info(row)
-    return RunInfo(
-        info.id, info.status, info.branch, info.parent, info.start, info.answer, info.began, info.ended,
-        calls_of(connection, run), rounds,
-    )  # fmt: skip
+    with _reading(run):
+        return replace(_info(row), calls=calls_of(connection, run), rounds=rounds)
 
 
-def _info(row: tuple[str, str, str, str | None, str, str | None, float, float | None]) -> RunInfo:
-    id, status, branch, parent, start, answer, began, ended = row
-    return RunInfo(id, status, branch, parent, start_of(start), answer, began, ended)
+def _info(row: tuple[object, ...]) -> RunInfo:
+    with _reading(row[0]):
+        id, status, branch, parent, start, answer, began, ended = _ROW.validate_python(row, strict=True)
+        return RunInfo(id, status, branch, parent, start_of(start), answer, began, ended)
+
+
+@contextmanager
+def _reading(run: object) -> Iterator[None]:
+    """Scope in which the entries of a turn are read. Raises UnreadableRun."""
+    try:
+        yield
+    except UNREADABLE as error:
+        raise error if isinstance(error, UnreadableRun) else UnreadableRun(run, error) from error
 
 
 def remove_unused(connection: sqlite3.Connection) -> None:
-    """Deletes turns that were dropped, and states and conversations that nothing needs any more."""
-    dropped = "(SELECT id FROM runs WHERE status = 'dropped')"
-    connection.execute(f"DELETE FROM messages WHERE run IN {dropped}")
-    connection.execute(f"DELETE FROM calls WHERE run IN {dropped}")
-    connection.execute("DELETE FROM runs WHERE status = 'dropped'")
+    """Deletes states and conversations that nothing needs any more."""
     connection.execute(
         "WITH RECURSIVE used (id) AS (SELECT state FROM branches UNION SELECT base FROM runs "
         "UNION SELECT branch_state FROM messages UNION "
@@ -310,7 +333,8 @@ def drop_runs(connection: sqlite3.Connection, ids: Collection[str]) -> None:
     for run in ids:
         if connection.execute("SELECT 1 FROM runs WHERE id = ?", (run,)).fetchone() is None:
             raise JournalError(f"the journal has no run {run}")
-        connection.execute("UPDATE runs SET status = 'dropped' WHERE id = ? OR id LIKE ?", (run, f"{run}-%"))
+    for run in ids:
+        _remove_run(connection, run)
     remove_unused(connection)
 
 

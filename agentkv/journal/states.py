@@ -8,18 +8,32 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import xxhash
+from pydantic import Field, TypeAdapter
+from typing_extensions import TypedDict
 
 from .._chat.conversation import Conversation, Entry
-from .._documents.conversations import SavedConversations, SavedEntry, SavedState
+from .._documents.conversations import Count, SavedConversations, SavedEntry, SavedState
 from .._storage.layout import BranchImage
-from .._types.checks import checked_count
 from .._types.tokens import common_prefix
 
 MOST_KNOWN = 256  # branches whose last state is in memory; others are written whole
+
+
+class _Rest(TypedDict):
+    """What a state has beside its tokens and its conversation; see `BranchImage`."""
+
+    rng_stream: Annotated[int, Field(ge=0, lt=2**64)]
+    forks: Annotated[int, Field(ge=0, lt=2**32)]
+    marks: dict[str, Count]
+    forgotten: list[tuple[Count, Count, Count, bool]]
+    rescued: Count
+
+
+_REST = TypeAdapter(_Rest)
 
 
 @dataclass(slots=True)
@@ -57,11 +71,11 @@ class StateTable:
         base, kept = (None, 0) if known is None else (known.row, common_prefix(known.tokens, tokens))
         conversations = {} if known is None else known.conversations
         conversation = _write_conversation(connection, image.conversation, conversations)
-        rest = {
+        rest: _Rest = {
             "rng_stream": image.rng_stream,
             "forks": image.forks,
             "marks": dict(image.marks),
-            "forgotten": [list(each) for each in image.forgotten],
+            "forgotten": list(image.forgotten),
             "rescued": rescued,
         }
         row = connection.execute(
@@ -81,7 +95,7 @@ class StateTable:
     def read(self, connection: sqlite3.Connection, branch: str, row: int) -> tuple[BranchImage, int]:
         """Reads a state of a branch, and `rescued` of then. Raises ValueError or InvalidInput for what cannot be."""
         conversation, rest = connection.execute("SELECT conversation, rest FROM states WHERE id = ?", (row,)).fetchone()
-        values = json.loads(rest)
+        values = _REST.validate_json(rest)
         tokens = array("i", self.tokens(connection, row))
         made = _read_conversation(connection, conversation)
         self._remember(branch, _Known(row, tokens, {id(each): (each, at) for at, each in made.items()}))
@@ -93,9 +107,9 @@ class StateTable:
             next_logits=np.zeros(0, np.float32),
             conversation=made[conversation],
             marks=values["marks"],
-            forgotten=[(p0, p1, at, policy) for p0, p1, at, policy in values["forgotten"]],
+            forgotten=values["forgotten"],
         )
-        return image, checked_count(values["rescued"], "rescued", 0)
+        return image, values["rescued"]
 
     def tokens(self, connection: sqlite3.Connection, row: int) -> bytes:
         """Tokens of a state, int32."""
@@ -106,7 +120,9 @@ class StateTable:
             found = connection.execute("SELECT base, kept, tokens FROM states WHERE id = ?", (at,)).fetchone()
             if found is None:
                 raise ValueError(f"state {at} is not there")
-            at, kept, added = found
+            base, kept, added = found
+            _check_order("state", at, base)
+            at = base
             here = added if wanted is None else added[: max(0, wanted - 4 * kept)]
             parts.append(here)
             wanted = 4 * kept if wanted is None else min(wanted, 4 * kept)
@@ -186,6 +202,12 @@ def _read_tools(connection: sqlite3.Connection, row: int) -> list[dict[str, Any]
     return tools
 
 
+def _check_order(what: str, row: int, earlier: int | None) -> None:
+    """Raises ValueError for a row that builds on a later one: such rows may go round in a circle."""
+    if earlier is not None and earlier >= row:
+        raise ValueError(f"{what} {row} builds on {earlier}, which is none before it")
+
+
 def _chain(connection: sqlite3.Connection, row: int) -> list[tuple[int, int | None, str, str]]:
     """Rows of a conversation and of those that it continues, oldest first: (id, tools, state, entries)."""
     found: list[tuple[int, int | None, str, str]] = []
@@ -197,6 +219,7 @@ def _chain(connection: sqlite3.Connection, row: int) -> list[tuple[int, int | No
         if here is None:
             raise ValueError(f"conversation {at} is not there")
         previous, *rest = here
+        _check_order("conversation", at, previous)
         found.append((at, rest[0], rest[1], rest[2]))
         at = previous
     found.reverse()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._types.errors import AgentKVError, ContextClosed
 from .._types.log import log
-from .._types.show import safe_str
+from ..agents.tool_runner import described
 from ..agents.turn_log import EarlierCall
 from . import runs
 from .records import text_of_record, text_of_request, text_of_start, text_of_state
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..agents.turn_state import TurnStart, TurnState
     from .journal import Journal
     from .runs import RecordedCall
+    from .unfinished import UnfinishedRun
 
 
 class JournalTurnLog:
@@ -36,13 +37,13 @@ class JournalTurnLog:
         self._journal = journal
         self._core = core
         self._goes_on = False
-        self._keeps = False
+        self._has_begun = False
         self._earlier: dict[int, RecordedCall] = {}
         self._fork_of: tuple[str, int, int] | None = None  # a turn, and its messages and calls that this one has
 
     def fork(self, n_messages: int, n_calls: int) -> JournalTurnLog:
         """See TurnLog. Where it is resumed, it goes on behind the last of these messages."""
-        fork = self._journal.turn_log(self._core, None)
+        fork = self._journal.turn_log(self._core)
         fork._fork_of = self.run_id, n_messages, n_calls
         return fork
 
@@ -64,7 +65,7 @@ class JournalTurnLog:
     async def began(self, branch: Branch, start: TurnStart) -> None:
         """See TurnLog. A turn that goes on has begun."""
         self._journal.at_work[self.run_id] = self
-        self._keeps = start.keep
+        self._has_begun = True
         if self._goes_on:
             return
         parent, _, _ = self.run_id.rpartition("-")  # the id of a call's turn is the call's key
@@ -112,26 +113,33 @@ class JournalTurnLog:
         await self._journal.write_branch(branch, enter, present=True)
         self._journal.at_work.pop(self.run_id, None)
 
-    async def gave_up(self, branch: Branch, error: BaseException) -> None:
+    async def gave_up(self, branch: Branch, error: BaseException, kept: bool) -> None:
         """See TurnLog. A turn that ends with its Context or its process is left as it is. A failure to write is logged:
         the turn has an error already."""
         self._journal.at_work.pop(self.run_id, None)
         if isinstance(error, ContextClosed | KeyboardInterrupt | SystemExit):
             return
-        status = "failed" if isinstance(error, Exception) else "cancelled"
-        why = f"{type(error).__name__}: {safe_str(error)}"
+        status, why = "failed" if isinstance(error, Exception) else "cancelled", described(error)
 
         def end(connection: sqlite3.Connection) -> None:
             runs.end_run(connection, self.run_id, status, why)
 
         try:
-            if self._keeps and not branch.closed:
+            if self._has_begun and kept and not branch.closed:
                 await self._journal.write_branch(branch, lambda connection, key, state: end(connection), present=True)
             else:  # the branch is as it was
                 await self._journal.write(self._core, end)
         except AgentKVError as failure:
             self._journal.owe(end)
             log.warning("the end of a turn could not be recorded yet", run=self.run_id, why=str(failure))
+
+    def of_call(self, call_key: str) -> JournalTurnLog:
+        """See TurnLog."""
+        return JournalTurnLog(self._journal, self._core, call_key)
+
+    async def left_by_call(self, call_key: str, attempt: int) -> UnfinishedRun | None:
+        """See TurnLog."""
+        return await self._journal.left_by_call(self._core, call_key, attempt)
 
     async def _note(self, index: int, request: CallRequest, **values: object) -> None:
         text = text_of_request(request)

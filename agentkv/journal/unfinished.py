@@ -10,6 +10,7 @@ from .._types.show import preview
 from ..agents.agent import Agent
 from ..agents.approval import approver_of
 from ..agents.resuming import TakenUp, check_tools, recorded_output, resume_turn, stream_resumed
+from ..agents.tool_runner import EarlierFailure
 from ..agents.turn_state import RecordedTurn
 from . import runs
 from .turns import JournalTurnLog
@@ -98,7 +99,8 @@ class UnfinishedRun:
             JournalError: the journal cannot be read or written.
             AgentKVError: as `Agent.run` does; also ContextFull, while the branch is restored.
         """
-        return await resume_turn(agent, await self._taken_up(agent), deps, approver_of(approve))
+        ask = approver_of(approve)
+        return await resume_turn(agent, await self._taken_up(agent), deps, ask)
 
     def stream(self, agent: Agent[Deps, Out], *, deps: Any = None, approve: Approve | None = None) -> AgentStream[Out]:
         """Goes on with the turn as `resume` does, and yields its events, as `Agent.stream` does."""
@@ -109,8 +111,13 @@ class UnfinishedRun:
         await self._journal.drop(self.id)
 
     async def output_of(self, agent: Agent[Any, Out], deps: Any, ask: Ask) -> Out:
-        """Output of the turn, which a call of another turn began. Goes on with it, unless it is finished."""
-        if self._info.status == runs.RUNNING:
+        """Output of the turn, which a call of another turn began. Goes on with it, unless it is finished.
+
+        Raises EarlierFailure for one that failed, and as `resume`.
+        """
+        if self._info.status == "failed":
+            raise EarlierFailure(self._info.answer or "")
+        if self._info.status != "finished":
             taken = await self._taken_up(agent)
             async with taken.branch:
                 return (await resume_turn(agent, taken, deps, ask)).output

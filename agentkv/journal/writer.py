@@ -15,6 +15,7 @@ import anyio
 from .._engine.loop import StepLoop
 from .._types.errors import JournalError, SnapshotError
 from .._types.show import safe_str
+from .records import UNREADABLE
 from .schema import journal_error, open_database
 
 T = TypeVar("T")
@@ -114,9 +115,7 @@ class JournalWriter:
                 return journal_error(self._path, error)
             case JournalError() | SnapshotError():
                 return error
-            case ValueError() | TypeError() | LookupError():  # of a record that is read
-                return unreadable(self._path, error)
-        return error
+        return unreadable(self._path, error) if isinstance(error, UNREADABLE) else error
 
 
 def unreadable(path: Path, error: Exception) -> JournalError:

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,11 @@ import anyio
 import pytest
 
 import agentkv as kv
+from agentkv.journal.reading import remove_runs
 from agentkv.journal.schema import VERSION, open_database
+from agentkv.journal.writer import JournalWriter
 from tests.agentkv.conftest import anyio_backend  # noqa: F401 - a fixture
+from tests.waiting import NEVER
 
 from .crashes import QUESTION, Crash, call, left_by, only_left, opened
 from .test_journal import crashed, desk
@@ -148,6 +152,26 @@ async def test_another_process_has_it(tmp_path: Path) -> None:
         assert await left_by(journal, one) == await left_by(journal, two) == []
 
 
+async def test_a_context_of_another_thread_opens_it_while_the_last_one_closes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, close, joined = kv.Journal(tmp_path / "runs.db"), JournalWriter.close, list[Future[None]]()
+
+    def closing(writer: JournalWriter) -> None:
+        monkeypatch.undo()
+        joined.append(threads.submit(journal.attach, other._core))
+        wait(joined, 0.5)  # it would be in there, if nothing kept it
+        close(writer)
+
+    with ThreadPoolExecutor(1) as threads:
+        async with kv.testing.replies([], threads=1) as other:
+            async with opened([], journal):
+                monkeypatch.setattr(JournalWriter, "close", closing)
+            joined[0].result(NEVER)
+            assert await journal.runs() == []
+            journal.detach(other._core)
+
+
 async def test_cancelled_turns_go_on_where_that_is_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     ran: list[str] = []
@@ -219,19 +243,71 @@ async def test_many_turns_at_once(tmp_path: Path) -> None:
     assert len({key for _, key in crash.ran}) == 24
 
 
-async def test_entries_say_what_is_wrong_with_them(tmp_path: Path) -> None:
+STATE, REST = "UPDATE messages SET turn_state = ", '{"rng_stream": 1, "forks": 1, "marks": {}, "forgotten": []}'
+START = "UPDATE runs SET start = json_set(start, "
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        f"{STATE}'{{}}'",
+        f"{STATE}json_set(turn_state, '$.messages', json('[]'))",
+        f"{STATE}'{'[' * 100_000}'",
+        "UPDATE conversations SET entries = 'x'",
+        "UPDATE conversations SET previous = id",
+        "UPDATE conversations SET previous = (SELECT max(id) FROM conversations)",
+        "DELETE FROM states",
+        "UPDATE states SET tokens = x'ffffff7f'",
+        "UPDATE states SET base = id",
+        "UPDATE states SET base = (SELECT max(id) FROM states)",
+        "UPDATE states SET base = 'x'",
+        f"UPDATE states SET rest = '{REST.replace('1', '-1', 1)}'",
+        f"UPDATE states SET rest = '{REST.replace('1', '1e400', 1)}'",
+        f"UPDATE states SET rest = '{REST.replace('{}', '5')}'",
+        f"UPDATE states SET rest = '{REST.replace('[]', '[[1, 2, 3, 4]]')}'",
+        f"{START}'$.tools', 5)",
+        f"{START}'$.prompt', 7)",
+        f"{START}'$.steering', 'x')",
+        f"{START}'$.steering.later', 1)",
+        f"{START}'$.steering.required', 'look')",
+        "UPDATE runs SET began = 'x'",
+        "UPDATE runs SET answer = x'ff'",
+        f"UPDATE calls SET record = '{'[' * 100_000}'",
+    ],
+    ids=lambda statement: statement[:80],
+)
+async def test_entries_say_what_is_wrong_with_them(tmp_path: Path, statement: str) -> None:
+    """An error at once, in one line; the turn can be dropped, and the journal goes on."""
     crash, _ = await crashed(tmp_path, "pay b")
-    spoilt = {
-        "UPDATE messages SET turn_state = '{}'": kv.JournalError,
-        "UPDATE conversations SET entries = 'x'": kv.JournalError,
-        "DELETE FROM states": kv.JournalError,
-        "UPDATE states SET tokens = x'ffffff7f'": kv.JournalError,
-    }
-    for number, (statement, error) in enumerate(spoilt.items()):
-        copy = tmp_path / f"spoilt{number}.db"
-        for end in ("", "-wal"):
-            shutil.copy(f"{crash.crashed}{end}", f"{copy}{end}")
-        async with opened([], copy) as (ctx, journal):
-            await journal.write(ctx._core, lambda database, statement=statement: database.execute(statement))
-            with pytest.raises(error):
-                await (await only_left(journal, ctx)).resume(desk(crash))
+    async with opened(["Yes."], crash.crashed) as (ctx, journal):
+        (run,) = await journal.write(ctx._core, lambda database: database.execute("SELECT id FROM runs").fetchone())
+        await journal.write(ctx._core, lambda database: database.execute(statement))
+        with anyio.fail_after(NEVER), pytest.raises(kv.JournalError) as refused:
+            await (await only_left(journal, ctx)).resume(desk(crash))
+        assert "\n" not in str(refused.value)
+        read_it = f"run {run}" in str(refused.value)
+        assert read_it or not statement.startswith(("UPDATE runs", "UPDATE calls"))
+        await journal.drop(run)
+        agent = desk(crash)
+        assert (await agent.run(await agent.trunk(ctx), QUESTION)).text == "Yes."
+    if read_it:
+        with pytest.raises(kv.JournalError, match="no run"):
+            remove_runs(crash.crashed, [run])
+
+
+async def test_a_branch_in_a_turn_is_not_tracked(tmp_path: Path) -> None:
+    """Its turn would not be whole in what came back."""
+    crash = Crash(tmp_path / "runs.db")
+    seen: list[str] = []
+
+    async def track(context: kv.RunContext[Any]) -> None:
+        with pytest.raises(kv.BranchBusy) as busy:
+            await journal.track(context.branch, "anna")
+        seen.append(str(busy.value))
+
+    async with opened(["Done."], crash.path) as (ctx, journal):
+        agent = desk(crash, before_round=track)
+        branch = await agent.trunk(ctx)
+        await agent.run(branch, QUESTION)
+        await journal.track(branch, "anna")
+    assert len(seen) == 1

@@ -328,6 +328,9 @@ async def test_what_cannot_be_resumed_says_so(tmp_path: Path) -> None:
             await left.resume(kv.Agent("You are Nano.", tools=[crash.tool("look")]))
         with pytest.raises(kv.InvalidInput, match="must be an Agent"):
             await left.resume("an agent")  # type: ignore[arg-type]
+        with pytest.raises(kv.InvalidInput, match="approve is int 3"):
+            await left.resume(desk(crash), approve=3)  # type: ignore[arg-type]
+        assert ctx.branches == []
         await left.resume(desk(crash))
         with pytest.raises(kv.JournalError, match="left unfinished any more"):
             await same.resume(desk(crash))

@@ -149,3 +149,50 @@ async def test_forks_of_a_turn_in_flight_are_left_as_the_turn_is(tmp_path: Path)
             assert (resumed.text, resumed.usage, resumed.messages) == (before.text, before.usage, before.messages)
         assert await left_by(journal, ctx) == []
     assert len(crash.ran) == 1
+
+
+@pytest.mark.parametrize("keep_partial", [False, True])
+@pytest.mark.parametrize("keep", [None, False, True])
+async def test_a_stopped_turn_leaves_its_branch_as_it_stays(
+    tmp_path: Path, keep_partial: bool, keep: bool | None
+) -> None:
+    """Also where `stop` says otherwise than the turn was begun."""
+    crash = Crash(tmp_path / "runs.db")
+    async with opened([LOOK, "It is 3."], crash.path) as (ctx, journal):
+        branch = await desk(crash).trunk(ctx)
+        await journal.track(branch, "anna")
+        before = branch.tokens
+        run = desk(crash).start(branch, QUESTION, keep_partial=keep_partial)
+        async for event in run.events():
+            if isinstance(event, kv.events.TextDelta):
+                run.stop(keep)
+                break
+        with pytest.raises(kv.TurnStopped):
+            await run
+        kept, messages = branch.tokens, branch.messages
+        assert (kept != before) == (keep_partial if keep is None else keep)
+        assert await left_by(journal, ctx) == []
+    async with opened([], crash.path) as (ctx, journal):
+        again = await journal.branch(ctx, "anna")
+        assert (again.tokens, again.messages) == (kept, messages)
+
+
+async def test_a_turn_that_did_not_get_its_branch_records_nothing_of_it(tmp_path: Path) -> None:
+    """Another turn has it, and that one is not whole yet."""
+    crash, seen = Crash(tmp_path / "runs.db"), list[str]()
+
+    async def ask(context: kv.RunContext[None]) -> None:
+        if not seen:
+            seen.append("asked")
+            with pytest.raises(kv.BranchBusy):
+                await desk(crash).run(branch, "Again?", keep_partial=True)
+            copied(crash.path, "crashed.db")
+
+    async with opened(["It is 3."], crash.path) as (ctx, journal):
+        agent = desk(crash, before_round=ask)
+        branch = await agent.trunk(ctx)
+        await journal.track(branch, "anna")
+        before = branch.tokens
+        await agent.run(branch, QUESTION)
+    async with opened([], crash.crashed) as (ctx, journal):
+        assert (await journal.branch(ctx, "anna")).tokens == before

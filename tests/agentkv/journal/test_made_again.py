@@ -221,7 +221,7 @@ async def test_another_attempt_of_a_sub_agent_begins_anew(tmp_path: Path) -> Non
         assert [info.status for info in await journal.runs()] == ["finished"] * 3
 
 
-async def test_what_a_fork_in_flight_begins_is_left_to_nobody(tmp_path: Path) -> None:
+async def test_what_a_fork_in_flight_begins_is_its_own(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
 
     def reply(text: str) -> Any:
@@ -235,6 +235,8 @@ async def test_what_a_fork_in_flight_begins_is_left_to_nobody(tmp_path: Path) ->
         run.resume()
         fork.resume()
         assert [(await each).text for each in (run, fork)] == ["Done."] * 2
-        ids = [info.id for info in await journal.runs()]
-    assert len(ids) == 2
-    assert ids[1] == f"{ids[0]}-0"
+        infos = await journal.runs()
+    turns = {info.id for info in infos if info.parent is None}
+    assert len(turns) == 2
+    assert {info.id for info in infos} == turns | {f"{turn}-0" for turn in turns}
+    assert {info.status for info in infos} == {"finished"}

@@ -21,7 +21,7 @@ from agentkv.journal.reading import remove_runs
 from agentkv.journal.schema import VERSION, open_database
 from agentkv.journal.writer import JournalWriter
 from tests.agentkv.conftest import anyio_backend  # noqa: F401 - a fixture
-from tests.waiting import NEVER
+from tests.waiting import NEVER, SOON
 
 from .crashes import QUESTION, Crash, call, left_by, only_left, opened
 from .test_journal import crashed, desk
@@ -160,7 +160,7 @@ async def test_a_context_of_another_thread_opens_it_while_the_last_one_closes_it
     def closing(writer: JournalWriter) -> None:
         monkeypatch.undo()
         joined.append(threads.submit(journal.attach, other._core))
-        wait(joined, 0.5)  # it would be in there, if nothing kept it
+        wait(joined, SOON)  # it would be in there, if nothing kept it
         close(writer)
 
     with ThreadPoolExecutor(1) as threads:

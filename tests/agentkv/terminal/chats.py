@@ -24,3 +24,8 @@ def tool_file(folder: Path, body: str, asks: str = "") -> str:
     file = folder / "tools.py"
     file.write_text(TOOL.format(body=body, asks=asks))
     return str(file)
+
+
+def until_there(path: Path) -> str:
+    """Body of a tool that returns once there is such a file."""
+    return f"while not os.path.exists({str(path)!r}): time.sleep(0.01)"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.waiting import NEVER
 
-from .chats import ANSWER, BABBLE, SitDown, tool_file
+from .chats import ANSWER, BABBLE, SitDown, tool_file, until_there
 from .person import ALT_ENTER, CTRL_C, CTRL_D, CTRL_Z
 
 
@@ -89,20 +89,24 @@ def test_ctrl_d_while_it_opens_leaves(sit_down: SitDown) -> None:
     assert person.ends() == 0
 
 
-def test_what_is_typed_during_an_answer_comes_whole(sit_down: SitDown) -> None:
-    person = sit_down(*BABBLE[:2], "--max-tokens", "400")
-    person.say("Hello")
-    person.sees("Ctrl-C stops")
+def test_what_is_typed_during_an_answer_comes_whole(sit_down: SitDown, tmp_path: Path) -> None:
+    typed = tmp_path / "typed"  # the answer lasts until it is there
+    person = sit_down("--tools", tool_file(tmp_path, until_there(typed)))
+    person.say("What is the weather in Tolvik?")
+    person.sees("-> weather(city='Tolvik')")
     person.type("x" + "é" * 3000)
+    typed.touch()
     person.until(lambda: person.text.count("é") > 2500)
     assert "\ufffd" not in person.text
 
 
-def test_what_is_pasted_during_an_answer_waits_as_one_draft(sit_down: SitDown) -> None:
-    person = sit_down("--temperature", "50", "--max-tokens", "700", "--seed", "8")
-    person.say("Hello")
-    person.sees("Ctrl-C stops")
+def test_what_is_pasted_during_an_answer_waits_as_one_draft(sit_down: SitDown, tmp_path: Path) -> None:
+    pasted = tmp_path / "pasted"  # the answer lasts until it is there
+    person = sit_down("--tools", tool_file(tmp_path, until_there(pasted)))
+    person.say("What is the weather in Tolvik?")
+    person.sees("-> weather(city='Tolvik')")
     person.paste("/clear\n/fork pasted\n" + "\n".join(f"line {n}" for n in range(300)) + "\nthe end")
+    pasted.touch()
     person.until(lambda: "  the end" in person.lines)  # at the next prompt, behind what continues a message
     person.type(CTRL_C)  # the draft goes, and nothing of it was sent
     person.prompted()

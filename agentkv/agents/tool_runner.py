@@ -238,16 +238,6 @@ class ToolCallRunner:
         finally:
             self._is_over.set()
 
-    def take_over(self, record: CallRecord | None) -> None:
-        """Ends the call with its recorded outcome. None: one that was refused, of which there is no record, is refused
-        again, for the same reason."""
-        try:
-            if record is None:
-                self._checked()
-            self.record = record
-        except _CallEnded as end:
-            self.record = self._ended(end.status, str(end))
-
     async def _run(self) -> None:
         failure: BaseException | None = None
         try:

@@ -271,10 +271,9 @@ class Turn(Generic[Out]):
             if not message.calls:
                 self.repeats = Repeats()
                 continue
-            environment = replace(self.environment, rules=message.rules)
             for request in message.calls:
-                call = self.add_call(environment, request)
-                call.take_over(records.get(len(self.calls) - 1))
+                call = self.add_call(self.environment, request)
+                call.record = records.get(len(self.calls) - 1, call.finished)
             self.repeats.end_message()
             self.repeats.round_trip()
 

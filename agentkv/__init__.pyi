@@ -43,6 +43,7 @@ from ._types.errors import (
 from ._types.info import ModelInfo, ServerState, Stats, StepRecord
 from ._types.mark import Mark
 from ._types.message import Message, ToolCall
+from ._types.offload import Offload
 from ._types.results import Choice, Generation, Token, TopLogprob, Usage
 from ._types.run import CallRecord, CallRequest, Run, Step
 from ._types.sampling import Sampling
@@ -96,6 +97,7 @@ __all__ = [
     "Message",
     "ModelError",
     "ModelInfo",
+    "Offload",
     "OutOfMemory",
     "OutputIncomplete",
     "OutputInvalid",

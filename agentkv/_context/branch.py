@@ -24,6 +24,7 @@ from .._types.checks import Prompt, checked_count, checked_name, checked_path, k
 from .._types.errors import InvalidInput
 from .._types.mark import Mark
 from .._types.message import Message
+from .._types.offload import checked_priority
 from .._types.results import Choice, Generation
 from .._types.show import preview
 from .extend import Extended, extend_by, open_turn
@@ -105,6 +106,17 @@ class Branch:
     @overflow.setter
     def overflow(self, policy: Overflow) -> None:
         self._handle.record.overflow = checked_overflow(policy)
+
+    @property
+    def priority(self) -> float:
+        """How long the branch keeps its cells where others need them, and how soon it gets them back, among those of
+        the Context: the higher, the better; `math.inf` keeps them. 0 by default; forks inherit it. Settable at any
+        time. Setting raises InvalidInput for what is no number."""
+        return self._handle.record.priority
+
+    @priority.setter
+    def priority(self, value: float) -> None:
+        self._handle.record.priority = checked_priority(value)
 
     @property
     def closed(self) -> bool:
@@ -293,7 +305,7 @@ class Branch:
             thinking=thinking,
         )
         handle = self._handle
-        request = GenerationRequest.checked(handle.id, handle.core, options, output, wait_for_room=handle.makes_room)
+        request = GenerationRequest.checked(handle.id, handle.core, options, output, waits_for=handle.waits_for)
         await request.prepare()
         await open_turn(self)
         await self._handle.ready("generate")
@@ -345,7 +357,7 @@ class Branch:
         )
         handle = self._handle
         request = GenerationRequest.checked(
-            handle.id, handle.core, options, output, wait_for_room=handle.makes_room, buffer=limit
+            handle.id, handle.core, options, output, waits_for=handle.waits_for, buffer=limit
         )
         return TokenStream(self, request, limit, keep)
 
@@ -467,7 +479,7 @@ class Branch:
         if self._handle.state.offloaded is not None:
             return 0
         store = InMemory if place is None else partial(InFile, place)
-        return await OffloadedCells(self._handle.loop, self.id, self._handle.state, store).offload()
+        return await OffloadedCells(self._handle.loop, [self._handle.state], store).offload()
 
     async def forget(self, p0: int, p1: int) -> int:
         """Frees the cells of the tokens at [p0, p1). The tokens stay, and so do all positions; keys and values computed
@@ -556,5 +568,6 @@ def new_branch(
     branch = Branch(BranchHandle(record))
     record.branch = weakref.ref(branch)
     record.parent = None if of_parent is None else of_parent.record.branch
+    record.priority = 0.0 if of_parent is None else of_parent.record.priority
     core.registry.add(branch)
     return branch

@@ -26,6 +26,7 @@ from .._types.checks import A_MODEL, A_PLACE, Prompt, checked_count, checked_pat
 from .._types.errors import InvalidInput, ModelError, loading
 from .._types.info import ModelInfo, Stats, StepRecord
 from .._types.log import log
+from .._types.offload import DEFAULT_OFFLOAD, Offload, checked_offload
 from .._types.show import preview
 from .branch import Branch
 from .core import ContextCore
@@ -57,9 +58,10 @@ class Context:
         overflow: Overflow,
         rescue: Rescue,
         journal: ContextJournal | None,
+        offload: Offload | None,
     ) -> None:
         """Private: use `Context.open` or `Context.connect`."""
-        self._core = ContextCore(self, loop, states, model, overflow, rescue, journal)
+        self._core = ContextCore(self, loop, states, model, overflow, rescue, journal, offload)
 
     @classmethod
     @context_opener
@@ -84,6 +86,7 @@ class Context:
         journal: str | Path | Journal | None = None,
         prefix_cache: str | Path | None = None,
         prefix_cache_bytes: int = 4 << 30,
+        offload: Offload | None = DEFAULT_OFFLOAD,
     ) -> AsyncIterator[Context]:
         """Opens a model for an `async with` block; leaving it cancels all running methods and frees everything.
 
@@ -132,6 +135,9 @@ class Context:
                 values, in effect the text itself: keep it as private as your conversations. None for no such cache;
                 not with `quantize_after`.
             prefix_cache_bytes: maximum bytes of that folder, at least 1 MiB; the least recently used entries go first.
+            offload: which branches give up their cells where others need them, and where these go until their branch
+                goes on. By default those of agents' turns that wait, for a tool or a person, say: up to 1 GiB of them
+                stays in memory, others are computed again. With None all cells stay in the cache.
 
         Raises:
             InvalidInput: an argument out of range.
@@ -159,6 +165,7 @@ class Context:
         )
         policy = Stop() if overflow is None else checked_overflow(overflow)
         checked_rescue(rescue)
+        checked_offload(offload)
         record = checked_journal(journal)
         if options.prefix_cache is not None:
             from .._prefixes.folder import make_folder
@@ -168,7 +175,8 @@ class Context:
             options = await to_thread.run_sync(located, options)
         if needs_export(options):
             options = replace(options, path=await exported(options), quant=None)
-        async with cls._running(lambda _: open_model(options), policy, rescue, journal=record) as context:
+        running = cls._running(lambda _: open_model(options), policy, rescue, journal=record, offload=offload)
+        async with running as context:
             yield context
 
     @classmethod
@@ -241,6 +249,7 @@ class Context:
         rescue: Rescue,
         give_up: Callable[[], None] | None = None,
         journal: ContextJournal | None = None,
+        offload: Offload | None = None,
     ) -> AsyncIterator[Context]:
         """Runs a Context. `open_host` runs on the step loop's thread, and is passed a callback that wakes it; `give_up`
         ends it early."""
@@ -254,7 +263,7 @@ class Context:
             return host
 
         await loop.start(open_engine, give_up)
-        context = cls(loop, states, opened[0], policy, rescue, journal)
+        context = cls(loop, states, opened[0], policy, rescue, journal, offload)
         named = {"model": str(context.model_info.path), "backend": context.model_info.backend}
         log.debug("context opened", **named)
         try:
@@ -281,9 +290,11 @@ class Context:
     @property
     def stats(self) -> Stats:
         """Counters and cells, as of the last completed method call; streams refresh them a few times a second."""
-        prefixes = self._core.prefixes
-        stats = self._core.loop.snapshot.stats()
-        return stats if prefixes is None else replace(stats, **prefixes.counts._asdict())
+        prefixes, offloader = self._core.prefixes, self._core.offloader
+        counts = {} if prefixes is None else prefixes.counts._asdict()
+        if offloader is not None:
+            counts |= offloader.stores.counts()._asdict()
+        return replace(self._core.loop.snapshot.stats(), **counts)
 
     @property
     def steps(self) -> list[StepRecord]:

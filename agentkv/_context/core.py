@@ -15,6 +15,7 @@ from .._storage.layout import ModelKey
 from .._storage.save import StorageDeps
 from .._types.errors import ForeignBranch, InvalidInput
 from .handle import handle_of
+from .offloader import Offloader
 
 if TYPE_CHECKING:
     from .._chat.call_habits import Rescue
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from .._model.open import OpenModel
     from .._prefixes.cache import PrefixCache
     from .._state.branch_state import BranchStates
+    from .._types.offload import Offload
     from .branch import Branch
+    from .handle import BranchRecord
     from .journaling import ContextJournal
     from .overflow import Overflow
 
@@ -44,6 +47,7 @@ class ContextCore:
         overflow: default policy of branches.
         background: tasks that end with the Context.
         journal: durable record of turns; None for none.
+        offloader: finds cells where they lack; None where all stay in the cache.
         prefixes: beginnings of prompts on disk; None without them.
     """
 
@@ -56,6 +60,7 @@ class ContextCore:
         overflow: Overflow,
         rescue: Rescue,
         journal: ContextJournal | None,
+        offload: Offload | None,
     ) -> None:
         self.context = context
         self.loop = loop
@@ -78,6 +83,7 @@ class ContextCore:
         self.overflow = overflow
         self.background = BackgroundTasks()
         self.journal = journal
+        self.offloader = None if offload is None else Offloader(self, offload)
         self.prefixes = self._prefix_cache()
         self._singletons: dict[object, Any] = {}
         self._key: ModelKey | None = None
@@ -162,15 +168,21 @@ class ContextCore:
 
 
 class BranchRegistry:
-    """Weak references to the open branches. Hidden ones, such as prompts of agents, are not shown to users."""
+    """Weak references to the open branches. Hidden ones, such as prompts of agents, are not shown to users.
+
+    Attributes:
+        records: of all open branches.
+    """
 
     def __init__(self) -> None:
+        self.records: weakref.WeakSet[BranchRecord] = weakref.WeakSet()
         self._shown: weakref.WeakValueDictionary[int, Branch] = weakref.WeakValueDictionary()
         self._hidden: weakref.WeakValueDictionary[int, Branch] = weakref.WeakValueDictionary()
 
     def add(self, branch: Branch) -> None:
         """Adds a new branch."""
         self._shown[branch.id] = branch
+        self.records.add(handle_of(branch).record)
 
     def hide(self, branch: Branch) -> None:
         """Hides a branch from users."""
@@ -181,6 +193,7 @@ class BranchRegistry:
         """Removes a closed branch. Idempotent."""
         self._shown.pop(branch.id, None)
         self._hidden.pop(branch.id, None)
+        self.records.discard(handle_of(branch).record)
 
     def live(self) -> list[Branch]:
         """Branches shown to users, oldest first."""

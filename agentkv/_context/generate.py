@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from anyio import to_thread
 
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from .core import ContextCore
 
 
+WaitsFor: TypeAlias = Literal["nothing", "cells", "room"]
+"""What a generation waits for: cells of others, or also what a policy makes of its branch."""
+
+
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """A generation on one branch."""
@@ -40,7 +44,7 @@ class GenerationRequest:
     strategy: Speculative | None
     output: OutputSpec[Any]
     buffer: int | None
-    wait_for_room: bool
+    waits_for: WaitsFor
     n_generated: int
     n_output: int
     continues: bool = False
@@ -55,7 +59,7 @@ class GenerationRequest:
         options: GenerateOptions,
         output: object,
         *,
-        wait_for_room: bool,
+        waits_for: WaitsFor,
         buffer: int | None = None,
         n_generated: int = 0,
         n_output: int = 0,
@@ -63,15 +67,15 @@ class GenerationRequest:
     ) -> GenerationRequest:
         """Validates a request. Raises InvalidInput for an unsupported output, or one that does not go with the options.
 
-        With a `buffer` tokens are handed out as they come, at most `buffer` ahead of the reader. `wait_for_room`: the
-        job waits for room, which its awaiting task makes. `n_generated`, `n_output`: number of tokens at the end of the
-        branch that count as this generation's for penalties, and as its output's. `continues`: it goes on with the
-        last generation of the branch, which was ended before its end.
+        With a `buffer` tokens are handed out as they come, at most `buffer` ahead of the reader. `waits_for`: the job
+        waits where there is no room, which its awaiting task makes. `n_generated`, `n_output`: number of tokens at the
+        end of the branch that count as this generation's for penalties, and as its output's. `continues`: it goes on
+        with the last generation of the branch, which was ended before its end.
         """
         strategy = core.model.speculation.resolve(options.speculative)
         spec = output_spec(output)
         check_thinking(options.thinking, spec.constraint)
-        return cls(branch, core, options, strategy, spec, buffer, wait_for_room, n_generated, n_output, continues)
+        return cls(branch, core, options, strategy, spec, buffer, waits_for, n_generated, n_output, continues)
 
     def for_attempt(self, attempt: int) -> GenerationRequest:
         """The request of a retry, with another seed."""
@@ -99,7 +103,8 @@ class GenerationRequest:
             seed=self.options.seed or 0,
             emit=self.buffer is not None,
             emit_ahead=self.buffer or 0,
-            wait_for_room=self.wait_for_room,
+            wait_for_room=self.waits_for != "nothing",
+            wait_for_cells_alone=self.waits_for == "cells",
             drafter=self.core.model.speculation.drafter(self.strategy),
             constraint=make_constraint(engine, self.branch, description),
             top_logprobs=self.options.top_logprobs,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .branch import Branch
     from .context import Context
     from .core import ContextCore
+    from .generate import WaitsFor
     from .lease import TurnLease
     from .overflow import Overflow
 
@@ -41,6 +42,7 @@ class BranchRecord:
         closed: whether it was closed.
         branch: weak reference to the Branch itself, which may be gone where views are left.
         parent: weak reference to the branch that it was forked from; None for a root.
+        priority: see `Branch.priority`.
     """
 
     __slots__ = (
@@ -52,6 +54,7 @@ class BranchRecord:
         "loaded",
         "overflow",
         "parent",
+        "priority",
         "reused",
         "state",
     )
@@ -67,6 +70,7 @@ class BranchRecord:
         self.closed = False
         self.branch: weakref.ref[Branch] | None = None
         self.parent: weakref.ref[Branch] | None = None
+        self.priority = 0.0
 
     def close(self) -> bool:
         """Marks it as closed; the caller closes the engine's branch. Returns False if it was closed before."""
@@ -117,6 +121,13 @@ class BranchHandle:
         return not isinstance(self.record.overflow, Stop)
 
     @property
+    def waits_for(self) -> WaitsFor:
+        """What a generation on it waits for where there is no room."""
+        if self.makes_room:
+            return "room"
+        return "nothing" if self.core.offloader is None else "cells"
+
+    @property
     def overflow_of_forks(self) -> Overflow:
         """Policy that forks begin with: Stop while a policy makes room, so that it is not called on its own behalf."""
         return Stop() if self.state.making_room else self.record.overflow
@@ -150,7 +161,10 @@ class BranchHandle:
     async def reload(self) -> None:
         """Reloads offloaded cells. Awaits nothing else."""
         while self.state.offloaded is not None:
-            await self.state.offloaded.reload()
+            if self.core.offloader is None:
+                await self.state.offloaded.reload()
+            else:
+                await self.core.offloader.reload(self)
             self.check_open()
 
     async def call(

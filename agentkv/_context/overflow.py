@@ -207,8 +207,16 @@ class Room:
         positions = 0 if limit is None else max(usage.length + self._wanted - limit, 0)
         if positions:
             return 0, positions
-        n_to_refill = max(usage.n_to_refill, 1)  # tokens that are fed before; the last one may be fed again
-        return max(self._wanted + n_to_refill - usage.free, 0), 0
+        return _missing_cells(self._wanted, usage.n_to_refill, usage.free), 0
+
+
+def _missing_cells(wanted: int, n_to_refill: int, free: int) -> int:
+    return max(wanted + max(n_to_refill, 1) - free, 0)  # the last token may be fed again
+
+
+def _lacking_cells(engine: StepEngine, branch: int, wanted: int) -> int:
+    stats = engine.stats()
+    return _missing_cells(wanted, engine.n_to_refill(branch), stats.capacity - stats.cells_used)
 
 
 async def _usage_of(branch: Branch, first: int = 0) -> BranchUsage:
@@ -255,7 +263,8 @@ class OverflowHandler:
         """Makes room by the policy; returns whether to try again. False if nothing came of it, whatever the policy
         returned."""
         branch, state = self._branch, self._branch._handle.state
-        if not branch._handle.makes_room or state.making_room:  # a policy's own calls on the branch call no policy
+        # A policy's own calls on the branch call no policy.
+        if branch._handle.waits_for == "nothing" or state.making_room:
             return False
         usage = await _usage_of(branch)
         itself = branch._handle.record.branch
@@ -263,6 +272,11 @@ class OverflowHandler:
         if not (room.cells or room.positions):
             tried, self._fits = self._fits == usage, usage
             return not tried
+        if room.cells and await self._find_cells(room):
+            return True
+        if not branch._handle.makes_room:
+            return False
+        await room.refresh()
         state.making_room = True
         acting = acting_lease.set(state.lease)
         try:
@@ -278,6 +292,17 @@ class OverflowHandler:
                 acting_lease.reset(acting)
         log.debug("room was asked for", branch=branch.id, made=made, cells=room.cells, positions=room.positions)
         return made and not branch.closed and await self._better(usage, room)
+
+    async def _find_cells(self, room: Room) -> bool:
+        """Has branches that wait give up their cells, unless even all cells would not do."""
+        offloader, state = self._branch._handle.core.offloader, self._branch._handle.state
+        if offloader is None or not room.fits(room.length):
+            return False
+
+        def lacking(engine: StepEngine) -> int:
+            return _lacking_cells(engine, state.id, self._tokens)
+
+        return await offloader.find(self._branch._handle, lacking)
 
     async def _better(self, before: BranchUsage, room: Room) -> bool:
         """Returns whether the branch needs fewer cells or lacks less. Other branches may have taken the room made."""

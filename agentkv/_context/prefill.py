@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
@@ -15,7 +15,7 @@ from .handle import handle_of
 
 if TYPE_CHECKING:
     from .._chat.rerender import PromptUpdate
-    from .._engine.interface import FinishedJob, StepEngine
+    from .._engine.interface import FinishedJob, PrefixEngine, StepEngine
     from .._prefixes.cache import PromptPlan
     from .._state.branch_state import BranchStates
     from .branch import Branch
@@ -210,6 +210,17 @@ async def prompted_branch(
         branch = await empty_branch(core, overflow)
         handle_of(branch).state.set_conversation(update.conversation)
         return branch
+    if core.offloader is None:
+        return await _computed(core, update, overflow, common)
+
+    def lacking(engine: StepEngine) -> int:
+        stats, reusable = engine.stats(), cast("PrefixEngine", engine).n_reusable(update.added)
+        return len(update.added) - reusable - (stats.capacity - stats.cells_used)
+
+    return await core.offloader.retry(partial(_computed, core, update, overflow, common), lacking)
+
+
+async def _computed(core: ContextCore, update: PromptUpdate, overflow: Overflow | None, common: bool) -> Branch:
     if core.prefixes is None:
         job = PromptJob(core.states, update)
         await core.loop.run(job)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,7 +57,9 @@ async def load_branches(
     mapped, feeds = checked_bool(shared, "shared"), checked_bool(recompute, "recompute")
     if mapped:
         core.check_maps_files("shared")
-    loaded = await LoadOperation(core.storage, file, mapped, feeds, progress).run(one=one)
+    load = LoadOperation(core.storage, file, mapped, feeds, progress)
+    run = partial(load.run, one=one)
+    loaded = await (run() if core.offloader is None else core.offloader.retry(run))
     branches = {}
     for name, (id, origin) in loaded.items():
         branches[name] = new_branch(core, id, None)

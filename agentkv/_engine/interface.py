@@ -243,8 +243,9 @@ class StepEngine(Protocol):
     def pin(self, branches: Sequence[int]) -> tuple[Pin, Sequence[StoredBranch]]:
         """Pins all cells of these branches, each once, until `unpin`; also returns the branches' present state."""
 
-    def pin_unshared(self, branch: int) -> Pin:
-        """Pins the cells of an idle branch that no other branch shares."""
+    def pin_unshared(self, branches: Sequence[int]) -> Pin:
+        """Pins the cells at the ends of branches that no other branch shares, each once. The branches run nothing, or
+        wait for room."""
 
     def reserve(self, rows: int, align: int = 0) -> Pin:
         """Pins `rows` new cells, to be written; with `align`, contiguous from a multiple of it if possible."""
@@ -266,11 +267,16 @@ class StepEngine(Protocol):
         """Makes branches over the rows of a pin, or without a pin if they have no rows; all or none. Returns their
         ids."""
 
-    def offload(self, branch: int, pin: int) -> None:
-        """Detaches the cells of `pin_unshared` from the branch; only `close` works on it until `reload`."""
+    def offload(self, branches: Sequence[int], pin: int) -> None:
+        """Detaches the cells of `pin_unshared` from the branches; only `close`, `rollback` and `adopt` work on these
+        until `reload`. Offloads of one branch add up."""
 
-    def reload(self, branch: int, pin: int) -> None:
-        """Attaches the rows of this pin as the branch's offloaded cells."""
+    def reload(self, branch: int, pin: int | None) -> None:
+        """Attaches the rows of this pin as the cells of the branch's last offload. None: they are lost, those of
+        earlier offloads as well, and are computed again."""
+
+    def n_offloaded(self, branch: int) -> int:
+        """Number of rows of the branch's last offload that are still to come back."""
 
     def compact(self, retain: int | None = None) -> int:
         """Moves cells to the front; returns the index above all that are in use or retained then."""
@@ -286,6 +292,19 @@ class StepEngine(Protocol):
 
     def set_digests(self, on: bool) -> None:
         """Sets whether generations digest the rows of logits that they sample from. See `FinishedJob.digests`."""
+
+
+class CellEngine(StepEngine, Protocol):
+    """An engine with cells of its own, which branches can give up for each other."""
+
+    def rests(self, branch: int) -> bool:
+        """Whether the branch runs nothing, or waits for room."""
+
+    def sharers(self, branch: int) -> Sequence[int]:
+        """The branches that have its last cell, itself included; none where it has no cell."""
+
+    def n_running(self) -> int:
+        """Number of jobs that take part in steps."""
 
 
 class PrefixEngine(StepEngine, Protocol):

@@ -30,7 +30,7 @@ from .interface import SPARE_SEQUENCES
 from .jobs import Ack, StreamJob
 from .mailbox import CommandQueue, Flush, FlushDebouncer
 from .watchdog import StrategyWatchdog
-from .worker import EngineWorker, OutcomeBatch, Shutdown
+from .worker import MAX_STEPS, EngineWorker, OutcomeBatch, Shutdown
 
 if TYPE_CHECKING:
     from .interface import CellStore, EngineHost, LogListener, StepEngine
@@ -112,7 +112,11 @@ class StepLoop:
     @property
     def steps(self) -> list[StepRecord]:
         """The last steps, oldest first."""
-        return self._worker.trace.records()
+        return self.last_steps()
+
+    def last_steps(self, count: int = MAX_STEPS) -> list[StepRecord]:
+        """The last so many steps, oldest first."""
+        return self._worker.trace.records(count)
 
     async def start(self, open_engine: Callable[[], EngineHost], abort_open: Callable[[], None] | None = None) -> None:
         """Starts the thread and opens the engine on it; raises the error of opening.

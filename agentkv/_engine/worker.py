@@ -55,9 +55,9 @@ class StepHistory:
             times = (perf_counter() - seconds, seconds, report.forward_seconds, report.draft_seconds)
             self._rows.append(rows + times)
 
-    def records(self) -> list[StepRecord]:
-        """The steps, oldest first."""
-        return [StepRecord(*row) for row in self._rows.copy()]
+    def records(self, last: int = MAX_STEPS) -> list[StepRecord]:
+        """The last so many steps, oldest first."""
+        return [StepRecord(*row) for row in list(self._rows.copy())[-last:]]
 
 
 def _feed(streamed: dict[StreamJob[Any], list[Emitted]]) -> None:

@@ -17,11 +17,11 @@ from .._engine.commands import CellsCall, EngineCall
 from .._engine.interface import PrefixEngine
 from .._engine.loop import in_thread
 from .._storage.layout import CellArray, cell_arrays
+from .._storage.rates import WorkRate
 from .._types.errors import ContextFull, InvalidInput, SnapshotError, TooManyBranches
 from .._types.log import log
 from .folder import LEAST_TOKENS, PrefixFolder, PromptNames, StoredPrefix
 from .hashes import BLOCK
-from .rates import WorkRate
 from .read import read_entry
 from .write import EntryWriter, KeptPrefix
 

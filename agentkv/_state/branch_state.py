@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from .._chat.conversation import Conversation
@@ -20,8 +21,16 @@ if TYPE_CHECKING:
 class Reloadable(Protocol):
     """Cells of a branch that are offloaded from the cache."""
 
+    @property
+    def moves(self) -> bool:
+        """Whether they are on their way."""
+        ...
+
     async def reload(self) -> None:
         """Brings them back into the cache, bit for bit."""
+
+    def leave(self, branch: BranchState) -> None:
+        """A branch does not wait for them any more."""
 
 
 class Lease(Protocol):
@@ -66,6 +75,7 @@ class BranchState:
         "revision",
         "tip",
         "tokens",
+        "used_at",
     )
 
     def __init__(self, branch: int, observers: Observers) -> None:
@@ -81,12 +91,18 @@ class BranchState:
         self.offloaded: Reloadable | None = None  # cells that wait outside of the cache
         self.making_room = False  # a policy makes room for the branch
         self.marks: dict[str, Mark] = {}  # valid named marks
+        self.used_at = 0.0  # when a method on it ended last, by `time.monotonic`
 
     def __len__(self) -> int:
         return len(self.tokens)
 
+    def touch(self) -> None:
+        """Notes that the branch is in use at this moment."""
+        self.used_at = time.monotonic()
+
     def change(self, kept: int, appended: bytes, epoch: int) -> None:
         """Truncates to `kept` tokens and appends int32 ones; the last one is of `epoch` then."""
+        self.touch()
         self.revision += 1
         self.conversation = self.conversation.cut(kept)
         if kept < len(self.tokens):
@@ -135,11 +151,16 @@ class BranchState:
 
 
 class BranchStates:
-    """State of all branches of a Context. Only the engine's changes, applied in its order, alter tokens."""
+    """State of all branches of a Context. Only the engine's changes, applied in its order, alter tokens.
+
+    Attributes:
+        on_change: called once branches have changed, or were closed.
+    """
 
     def __init__(self, observers: Observers) -> None:
         self.observers = observers
         self._of: dict[int, BranchState] = {}
+        self.on_change: Callable[[], None] = lambda: None
         self.trained_positions: int | None = None  # of the model; None also once the warning was logged
 
     def __getitem__(self, branch: int) -> BranchState:
@@ -160,6 +181,7 @@ class BranchStates:
                     trained_positions=self.trained_positions,
                 )
                 self.trained_positions = None
+        self.on_change()
 
     def copy_conversation(self, source: int, branches: Iterable[int]) -> None:
         """Copies a branch's conversation to others, cut to the tokens that they have."""
@@ -175,5 +197,7 @@ class BranchStates:
     def drop(self, branch: int) -> None:
         """Forgets a closed branch and its offloaded cells."""
         history = self._of.pop(branch, None)
-        if history is not None:
-            history.offloaded = None  # what it kept outside of the cache is nobody's
+        if history is not None and history.offloaded is not None:
+            offloaded, history.offloaded = history.offloaded, None
+            offloaded.leave(history)
+        self.on_change()

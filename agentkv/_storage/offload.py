@@ -1,10 +1,10 @@
-"""Branches whose cells are offloaded from the cache to memory or a file until their next command."""
+"""Cells of branches that are offloaded from the cache to memory or a file until a branch's next command."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from .._engine.commands import Worker
     from .._engine.interface import StepEngine
     from .._engine.loop import StepLoop
-    from .._state.branch_state import BranchState
+    from .._state.branch_state import BranchState, Reloadable
 
 
 class SliceStore(Protocol):
@@ -105,15 +105,25 @@ class InFile:
 
 
 class OffloadedCells:
-    """Cells of one branch outside of the cache, from the start of its offload to the end of its reload.
+    """Cells of branches outside of the cache, from the start of their offload to the end of their reload.
 
-    Commands of the branch wait for `reload` before they begin.
+    They are the cells that only these branches have, shared ones once; the branches run nothing, or wait for room.
+    Commands of the branches wait for `reload` before they begin. A branch of which more is offloaded later gets that
+    back first.
+
+    Attributes:
+        rows: number of cells, once they are offloaded.
+        cell_bytes: bytes of each.
+        is_kept: whether they are kept at all; others are computed again in place of being brought back.
     """
 
-    def __init__(self, loop: StepLoop, branch: int, history: BranchState, open_store: Callable[[], SliceStore]) -> None:
+    def __init__(
+        self, loop: StepLoop, branches: Sequence[BranchState], open_store: Callable[[], SliceStore] | None
+    ) -> None:
+        """Without an `open_store` they are not kept."""
         self._loop = loop
-        self._branch = branch
-        self._history = history
+        self._branches = tuple(branches)
+        self._before: dict[BranchState, Reloadable | None] = {}  # of those that wait: what was offloaded before
         self._open_store = open_store
         self._lock = Lock()
         self._away = False  # by what the engine did
@@ -122,18 +132,44 @@ class OffloadedCells:
         self._states = LayerStates((), np.zeros(0, np.int32))
         self._step = 1
         self._store: SliceStore | None = None
+        self.rows = 0
+        self.cell_bytes = 0
+
+    @property
+    def is_kept(self) -> bool:
+        return self._store is not None
+
+    @property
+    def moves(self) -> bool:
+        """Whether they are on their way."""
+        return not self._lock.value
+
+    @property
+    def belongs(self) -> bool:
+        """Whether any branch waits for them."""
+        return bool(self._before)
+
+    def leave(self, branch: BranchState) -> None:
+        """A branch does not wait any more, as it was closed; what nobody waits for is freed."""
+        before = self._before.pop(branch, None)
+        if before is not None:
+            before.leave(branch)
+        if not self._before and not self.moves:
+            self._close()
 
     async def offload(self) -> int:
-        """Offloads the cells of this branch alone; returns the number freed. Raises BranchBusy, SnapshotError; the
-        branch is then as it was."""
-        self._history.offloaded = self
-        take = EngineCall(lambda engine: engine.pin_unshared(self._branch), self._release)
+        """Offloads the cells; returns the number freed. Raises BranchBusy, BranchClosed, SnapshotError; the branches
+        are then as they were."""
+        for branch in self._branches:
+            self._before[branch], branch.offloaded = branch.offloaded, self
+        ids = [branch.id for branch in self._branches]
+        take = EngineCall(lambda engine: engine.pin_unshared(ids), self._release)
         try:
             async with self._lock, PinnedCells(self._loop, take) as hold:
                 if hold.rows:
                     await self._put(hold)
                     await self._loop.run(
-                        EngineCall(partial(self._offload_cells, hold.id), self._undo, lambda _: self._gone())
+                        EngineCall(partial(self._offload_cells, hold.id), self._undo, lambda _: self._gone(hold.rows))
                     )
                     await self._loop.call(lambda engine: engine.unpin(hold.id))
                 return hold.rows
@@ -144,13 +180,19 @@ class OffloadedCells:
                 self._over()
 
     async def reload(self) -> None:
-        """Brings the cells back into the cache. Raises ContextFull, SnapshotError; the branch then stays offloaded."""
+        """Brings the cells back into the cache, or has them computed again if they are not kept. Raises ContextFull,
+        SnapshotError; they then stay offloaded."""
+        for branch in list(self._before):
+            while branch.offloaded is not None and branch.offloaded is not self:
+                await branch.offloaded.reload()  # what was offloaded later comes back first
         async with self._lock:
             await self._loop.call(lambda _: None)  # what was torn down may have been done all the same
-            if self._history.offloaded is not self:
+            if not self.belongs:
                 return
             store = self._store
-            assert store is not None
+            if store is None or not await self._loop.call(self._n_wanted):
+                await self._loop.call(self._lose, on_result=lambda _: self._back())
+                return
             reserve = EngineCall(lambda engine: engine.reserve(len(self._lacks)), self._release)
             async with PinnedCells(self._loop, reserve) as hold:
                 try:
@@ -158,6 +200,30 @@ class OffloadedCells:
                 except OSError as error:
                     raise self._failed("read", error) from error
                 await self._loop.run(EngineCall(partial(self._reload_cells, hold.id), on_result=lambda _: self._back()))
+        if not self._before:
+            self._close()  # the branches were closed meanwhile
+
+    async def move(self, open_store: Callable[[], SliceStore]) -> None:
+        """Moves cells that are kept into another store. Raises OSError; they then stay where they are."""
+        async with self._lock:
+            before = self._store
+            if before is None:
+                return
+            after = await in_thread(self._loop, open_store)
+            try:
+                for index in range(-(-len(self._lacks) // self._step) + len(list(self._states.slices()))):
+                    after_slice = await in_thread(self._loop, partial(before.get, index))
+                    await in_thread(self._loop, partial(after.put, after_slice))
+            except BaseException:
+                after.close()
+                raise
+            self._store = after
+            before.close()
+
+    def lose(self) -> None:
+        """Frees the store: the cells are computed again in place of being brought back. Idempotent."""
+        if not self.moves:
+            self._close()
 
     async def _get(self, store: SliceStore, hold: Pin) -> None:
         for index, first in enumerate(range(0, len(self._lacks), self._step)):
@@ -173,7 +239,10 @@ class OffloadedCells:
         self._lacks = await self._loop.run(
             EngineCall(lambda engine: engine.pinned_dropped_groups(hold.id, 0, hold.rows))
         )
-        self._step = max(1, SLICE_BYTES // self._arrays[-1].end)
+        self.cell_bytes = self._arrays[-1].end
+        if self._open_store is None:
+            return
+        self._step = max(1, SLICE_BYTES // self.cell_bytes)
         self._store = store = await in_thread(self._loop, self._open_store)
         for first in range(0, hold.rows, self._step):
             lacks = self._lacks[first : first + self._step]
@@ -185,35 +254,57 @@ class OffloadedCells:
             await in_thread(self._loop, partial(store.put, states))
 
     def _offload_cells(self, hold: int, engine: StepEngine) -> int:
-        engine.offload(self._branch, hold)
+        engine.offload([branch.id for branch in self._branches], hold)
         return hold
 
     def _undo(self, worker: Worker, hold: int) -> None:
-        worker.engine.reload(self._branch, hold)
+        self._reload_cells(hold, worker.engine)
         worker.report(self._back)
 
     def _reload_cells(self, hold: int, engine: StepEngine) -> None:
-        engine.reload(self._branch, hold)
+        for branch in self._live(engine):
+            engine.reload(branch, hold)
         engine.unpin(hold)
 
-    def _gone(self) -> None:
+    def _lose(self, engine: StepEngine) -> None:
+        for branch in self._live(engine):
+            engine.reload(branch, None)
+
+    def _n_wanted(self, engine: StepEngine) -> int:
+        """Number of rows that some branch still has, each branch's counted."""
+        return sum(engine.n_offloaded(branch) for branch in self._live(engine))
+
+    def _live(self, engine: StepEngine) -> list[int]:
+        live = set(engine.live())
+        return [branch.id for branch in self._branches if branch.id in live]
+
+    def _gone(self, rows: int) -> None:
         self._away = True
+        self.rows = rows
 
     def _back(self) -> None:
         self._away = False
         self._over()
 
     def _over(self) -> None:
-        """Detaches from the branch and frees the store at once: an exception's traceback may keep this object alive for
-        long."""
-        self._history.offloaded = None
+        """Detaches from the branches and frees the store at once: an exception's traceback may keep this object alive
+        for long."""
+        for branch, before in self._before.items():
+            branch.offloaded = before
+        self._before.clear()
+        self._close()
+
+    def _close(self) -> None:
         if self._store is not None:
             self._store.close()
+            self._store = None
 
     def _failed(self, how: str, error: OSError) -> SnapshotError:
+        names = ", ".join(str(branch.id) for branch in self._branches)
+        whose = f"branch {names}" if len(self._branches) == 1 else f"branches {names}"
         return SnapshotError(
-            f"the cells of branch {self._branch} cannot be {how}: {error.strerror or error}; "
-            + ("it stays in the cache" if how == "written" else "begin another branch with its tokens")
+            f"the cells of {whose} cannot be {how}: {error.strerror or error}; "
+            + ("they stay in the cache" if how == "written" else "begin another branch with its tokens")
         )
 
     @staticmethod

@@ -149,6 +149,9 @@ class Stats:
         prefix_cache_tokens: tokens of these that came from there; they are among `reused`.
         prefix_cache_bytes: size of the files that were read for them, in bytes.
         prefix_cache_written: entries written.
+        offloads: times that branches which waited gave up cells for others (`Context.open`'s `offload`).
+        offload_memory_bytes: bytes of such cells in memory now.
+        offload_disk_bytes: bytes of such cells on disk now.
         constraint_seconds: time that steps waited for constraints, in seconds.
         mask_seconds: time spent on the masks of constraints, mostly beside forwards, in seconds.
     """
@@ -182,6 +185,9 @@ class Stats:
     prefix_cache_tokens: int = 0
     prefix_cache_bytes: int = 0
     prefix_cache_written: int = 0
+    offloads: int = 0
+    offload_memory_bytes: int = 0
+    offload_disk_bytes: int = 0
     constraint_seconds: float = 0.0
     mask_seconds: float = 0.0
 
@@ -200,7 +206,7 @@ _OF_CELLS = ("cells", "kv_bytes", "kv_bytes_shared", "states")
 _OF_ENGINE = [
     f.name
     for f in fields(Stats)
-    if f.name not in (*_OF_CELLS, "rows_per_step") and not f.name.startswith("prefix_cache_")
+    if f.name not in (*_OF_CELLS, "rows_per_step") and not f.name.startswith(("prefix_cache_", "offload"))
 ]
 
 

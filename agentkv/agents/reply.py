@@ -224,7 +224,7 @@ class MessageReply:
             handle_of(self._branch).core,
             replace(self._options, max_tokens=checked_count(left, "max_tokens", 1, MOST_TOKENS)),
             agent.answers.constraint(chat.format, turn.tools, self._prefix, self._rules) or str,
-            wait_for_room=handle_of(self._branch).makes_room,
+            waits_for=handle_of(self._branch).waits_for,
             buffer=buffer,
             n_generated=n_made,
             continues=bool(self._parts or self._given),

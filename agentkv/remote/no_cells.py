@@ -73,8 +73,9 @@ class NullCellVerbs:
             StoredBranch(b.log, none, rng_stream=b.stream, forks=b.forks, next_logits=unknown) for b in found
         ]
 
-    def pin_unshared(self, branch: int) -> EmptyPin:
-        self.branches.idle(branch)
+    def pin_unshared(self, branches: Sequence[int]) -> EmptyPin:
+        for branch in branches:
+            self.branches.idle(branch)
         return EmptyPin()
 
     def reserve(self, rows: int, align: int = 0) -> EmptyPin:
@@ -102,11 +103,15 @@ class NullCellVerbs:
                 )
         return [self.branches.restore(array("i", each.tokens), each.rng_stream, each.forks).id for each in stored]
 
-    def offload(self, branch: int, hold: int) -> None:
-        self.branches.idle(branch)
+    def offload(self, branches: Sequence[int], hold: int) -> None:
+        for branch in branches:
+            self.branches.idle(branch)
 
-    def reload(self, branch: int, hold: int) -> None:
+    def reload(self, branch: int, hold: int | None) -> None:
         self.branches.at(branch)
+
+    def n_offloaded(self, branch: int) -> int:
+        return 0
 
     def compact(self, retain: int | None = None) -> int:
         return 0

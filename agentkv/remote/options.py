@@ -21,6 +21,7 @@ class RemoteOptions:
     emit_ahead: int = 0
     top_logprobs: int = 0
     wait_for_room: bool = False
+    wait_for_cells_alone: bool = False  # a server has no cells to wait for
     drafter: None = None
     constraint: GrammarSource[Any] | None = None
     made: int = 0

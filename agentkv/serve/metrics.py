@@ -28,6 +28,7 @@ _COUNTERS = (
     "prefix_cache_tokens",
     "prefix_cache_bytes",
     "prefix_cache_written",
+    "offloads",
     "forward_seconds",
 )
 _SECONDS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)

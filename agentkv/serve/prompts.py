@@ -42,7 +42,7 @@ async def check_reply(core: ContextCore, reply_request: ReplyRequest, update: Pr
     prefix = begun_reply(core, update.conversation, update.added)
     options = GenerateOptions.checked(**reply_request.options(1))
     constraint = reply_request.output_constraint(core.chat.format, prefix)
-    request = GenerationRequest.checked(NO_BRANCH, core, options, constraint, wait_for_room=True)
+    request = GenerationRequest.checked(NO_BRANCH, core, options, constraint, waits_for="room")
     try:
         await request.prepare()
     except InvalidInput:

@@ -97,11 +97,12 @@ class TracedEngine:
         self.engine.set_stream(branch, rng_stream, forks)
         self._verb("set_stream", branch, rng_stream, forks)
 
-    def offload(self, branch: int, pin: int) -> None:
-        self.engine.offload(branch, pin)
-        self._verb("set_aside", branch)
+    def offload(self, branches: Sequence[int], pin: int) -> None:
+        self.engine.offload(branches, pin)
+        for branch in branches:
+            self._verb("set_aside", branch)
 
-    def reload(self, branch: int, pin: int) -> None:
+    def reload(self, branch: int, pin: int | None) -> None:
         self.engine.reload(branch, pin)
         self._verb("bring_back", branch)
 

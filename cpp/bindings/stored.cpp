@@ -70,8 +70,11 @@ void bind_stored_verbs(nb::class_<Engine>& engine) {
           "Every cell of these branches, once each, and the branches as they are now, running jobs or not. The cells "
           "stay until they are unpinned. Raises BranchClosed, TooManyBranches.")
       .def(
-          "pin_unshared", [](Engine& self, BranchId branch) { return self.pinned().take_unshared(branch); }, "branch"_a,
-          "The cells of an idle branch that nobody else has. Raises BranchClosed, BranchBusy, TooManyBranches.")
+          "pin_unshared",
+          [](Engine& self, const std::vector<BranchId>& branches) { return self.pinned().take_unshared(branches); },
+          "branches"_a,
+          "The cells at the ends of branches that nobody else has. The branches run nothing, or wait for room. Raises "
+          "BranchClosed, BranchBusy, TooManyBranches.")
       .def(
           "reserve", [](Engine& self, Pos rows, Cell align) { return self.pinned().reserve(rows, align); }, "rows"_a,
           "align"_a = 0,
@@ -115,11 +118,22 @@ void bind_stored_verbs(nb::class_<Engine>& engine) {
           "TooManyBranches, InvalidToken, "
           "PositionsExhausted, "
           "and InvalidRange for what does not fit together.")
-      .def("offload", &Engine::offload, "branch"_a, "pin"_a,
-           "The branch lets go of what pin_unshared() gave, and no verb but close works on it until it is back. Raises "
-           "BranchClosed, BranchBusy, and InvalidRange where it went on since.")
-      .def("reload", &Engine::reload, "branch"_a, "pin"_a,
-           "What was set aside lies in the rows of this pin now. Raises BranchClosed, InvalidRange.")
+      .def(
+          "offload",
+          [](Engine& self, const std::vector<BranchId>& branches, PinId pin) { self.offload(branches, pin); },
+          "branches"_a, "pin"_a,
+          "The branches let go of what pin_unshared() gave, and no verb but close, rollback and adopt works on them "
+          "until it is back. Raises BranchClosed, BranchBusy, and InvalidRange where one went on since.")
+      .def("reload", &Engine::reload, "branch"_a, "pin"_a.none(),
+           "What was offloaded last lies in the rows of this pin now; None: it is lost, and all that was offloaded "
+           "before as well, and is computed again. Raises BranchClosed, InvalidRange.")
+      .def("n_offloaded", &Engine::n_offloaded, "branch"_a,
+           "Number of rows of the last offload that are still to come back. Raises BranchClosed.")
+      .def("sharers", &Engine::sharers, "branch"_a,
+           "The branches that have its last cell, itself included; none where it has no cell. Raises BranchClosed.")
+      .def("rests", &Engine::rests, "branch"_a,
+           "Whether the branch runs nothing, or waits for room. Raises BranchClosed.")
+      .def("n_running", &Engine::n_running, "Number of jobs that take part in steps.")
       .def("set_stream", &Engine::set_stream, "branch"_a, "rng_stream"_a, "forks"_a,
            "The key of the branch's random numbers, and how many children drew theirs from it. Raises BranchClosed, "
            "BranchBusy.");

@@ -1,7 +1,6 @@
 // One line of history: its tokens, how many of them the cache holds, and what was computed at its end.
 #pragma once
 
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -27,8 +26,17 @@ struct Branch : BranchState {
   Pos told = 0;          // this many tokens of the log are as they were last told
   bool changed = false;  // there is something to tell
   UndoableTail made = {};
-  std::optional<std::vector<Piece>> aside = {};  // where rows that are kept elsewhere belong
+  // Where rows that are kept elsewhere belong, those of each offload: the first one's lie furthest back.
+  std::vector<std::vector<Piece>> aside = {};
 
+  bool offloaded() const { return !aside.empty(); }
+  // As many tokens as the cache holds once all rows are back.
+  Pos n_cached_then() const {
+    for (const auto& rows : aside) {
+      if (!rows.empty()) return rows.back().to + rows.back().length;
+    }
+    return n_cached;
+  }
   Pos length() const { return static_cast<Pos>(log.size()); }
   std::span<const Token> pending() const { return std::span(log).subspan(static_cast<std::size_t>(n_cached)); }
 };

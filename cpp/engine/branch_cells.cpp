@@ -109,10 +109,32 @@ void BranchTable::take_last(Branch& branch) {
 
 // K and V of a row are a function of what lies `reach` before it. So where a window let cells go that are needed again,
 // feeding begins that far back: its first rows lack what they look at, and none of those that count look at them.
+void BranchTable::lose_offloaded(Branch& branch) {
+  cut_offloaded(branch, 0);
+  cut_to_basis(branch, branch.n_cached);
+}
+
+void BranchTable::cut_offloaded(Branch& branch, Pos length) {
+  for (std::vector<Piece>& rows : branch.aside) {
+    std::erase_if(rows, [length](const Piece& piece) { return piece.to >= length; });
+    if (!rows.empty()) rows.back().length = std::min(rows.back().length, length - rows.back().to);
+  }
+  branch.next_logits.reset();
+  speculation_.truncated(branch.id, std::max(length, branch.n_cached));
+}
+
 void BranchTable::drop_cells(Branch& branch, Pos length, bool recalls) {
+  // Where rows look at less than all that came before, those that are kept elsewhere may lack what is looked at then.
+  const bool cuts = window_.length == 0 && window_.groups.empty() && !window_.states && !recalls;
+  const bool loses = length < branch.n_cached_then() && branch.n_cached < branch.n_cached_then();
+  if (loses) cut_offloaded(branch, cuts ? length : 0);
   // Cut to before what is being fed again, the rows that are to come lack what those that are fed for it lack.
   const bool inexact = branch.exact_from > std::max(length - window_.length + 1, window_.sinks);
-  if (branch.n_cached <= length && !recalls && !inexact) return;
+  if (branch.n_cached <= length && !recalls && !inexact && (cuts || !loses)) return;
+  cut_to_basis(branch, length);
+}
+
+void BranchTable::cut_to_basis(Branch& branch, Pos length) {
   length = std::min(length, branch.n_cached);
   const Coverage held = coverage(branch);
   Pos kept = held.covered(length);
@@ -268,7 +290,7 @@ void BranchTable::quantize_old(Branch& branch) noexcept {
     const auto mine = cache_->seq_runs(branch.seq);
     for (const auto& [id, other] : branches_) {
       if (other.get() == &branch) continue;
-      const Pos length = other->aside ? other->length() : other->n_cached;
+      const Pos length = other->offloaded() ? other->length() : other->n_cached;
       newest.mark(mine, cache_->seq_runs(other->seq), std::max(length - quantize_after_, 0));
     }
     newest.for_each_free([&](Pos first, Pos last) { cache_->seq_quantize(branch.seq, first, last); });

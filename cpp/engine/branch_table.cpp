@@ -40,23 +40,34 @@ const Branch& BranchTable::at(BranchId id) const {
   return *found->second;
 }
 
-Branch& BranchTable::idle(BranchId id) {
+Branch& BranchTable::jobless(BranchId id) {
   Branch& branch = at(id);
   if (branch.job) {
     throw BranchBusy(
         error_text("branch ", id, " has a job that still runs: wait for it, cancel it, or fork the branch"));
   }
+  return branch;
+}
+
+Branch& BranchTable::resting(BranchId id) {
+  Branch& branch = at(id);
+  return branch.job && branch.job->waits_for_room() ? branch : jobless(id);
+}
+
+Branch& BranchTable::idle(BranchId id) {
+  Branch& branch = jobless(id);
   check_here(branch);
   return branch;
 }
 
 Branch& BranchTable::still(BranchId id) {
-  Branch& branch = at(id);
-  return branch.job && branch.job->waits_for_room() ? branch : idle(id);
+  Branch& branch = resting(id);
+  check_here(branch);
+  return branch;
 }
 
 void BranchTable::check_here(const Branch& branch) {
-  if (branch.aside) throw BranchBusy(error_text("branch ", branch.id, " is set aside: bring it back first"));
+  if (branch.offloaded()) throw BranchBusy(error_text("branch ", branch.id, " is set aside: bring it back first"));
 }
 
 void BranchTable::check_room(std::size_t n) const {
@@ -246,15 +257,15 @@ void BranchTable::offload(Branch& branch, std::vector<Piece> rows) {
     branch.discarded_to = std::min(branch.discarded_to, branch.n_cached);
   }
   branch.made = {};
-  branch.aside = std::move(rows);
+  branch.aside.push_back(std::move(rows));
 }
 
 void BranchTable::reload(Branch& branch, SeqId held) {
-  if (const std::vector<Piece>& rows = *branch.aside; !rows.empty()) {
+  if (const std::vector<Piece>& rows = branch.aside.back(); !rows.empty()) {
     cache_->seq_map(held, branch.seq, rows);
     branch.n_cached = rows.back().to + rows.back().length;
   }
-  branch.aside.reset();
+  branch.aside.pop_back();
 }
 
 void BranchTable::tell(Branch& branch) {

@@ -28,6 +28,9 @@ class BranchTable {
   const Branch& at(BranchId id) const;
   Branch& idle(BranchId id);   // throws BranchClosed, BranchBusy
   Branch& still(BranchId id);  // the same, but its job may be waiting for room
+  // The same two, of which cells may be offloaded.
+  Branch& jobless(BranchId id);
+  Branch& resting(BranchId id);
   std::size_t size() const { return branches_.size(); }
   const std::map<BranchId, std::unique_ptr<Branch>>& all() const { return branches_; }
 
@@ -55,11 +58,12 @@ class BranchTable {
   // A new branch over rows of a sequence that is no branch's, if it has rows, of the beginning of its log. Throws
   // TooManyBranches, InvalidRange for rows that are not there, and for some that lack what their followers look at.
   Branch& restore(const StoredBranch& stored, std::optional<SeqId> held, LogitsRow next_logits);
-  // The cells from a position on are kept elsewhere, as these rows, and no verb but close works, until they are brought
-  // back: the positions of another sequence.
+  // The cells from a position on are kept elsewhere, as these rows, until they are brought back, the last ones first:
+  // the positions of another sequence. Only close, rollback and adopt work meanwhile.
   void offload(Branch& branch, std::vector<Piece> rows);
   void reload(Branch& branch, SeqId held);
-  static void check_here(const Branch& branch);  // throws BranchBusy for one that is set aside
+  void lose_offloaded(Branch& branch);           // they are not brought back: what they are of is fed again
+  static void check_here(const Branch& branch);  // throws BranchBusy for one with offloaded cells
 
   bool known(BranchId id) const { return branches_.contains(id); }
 
@@ -139,7 +143,9 @@ class BranchTable {
   Branch& sharing(const Branch& branch, BranchState state);  // a new branch that shares its cells
   void share(const Branch& src, Branch& dst, Pos length);
   void discard_old(const Branch& branch, std::size_t group);
-  void cut(Branch& branch, Pos length);  // what it has in the cache, of less than that
+  void cut(Branch& branch, Pos length);            // what it has in the cache, of less than that
+  void cut_offloaded(Branch& branch, Pos length);  // what it has elsewhere
+  void cut_to_basis(Branch& branch, Pos length);   // to what rows from there on can look back to
   Coverage coverage(const Branch& branch) const;
   Pos lendable(const Branch& branch, Pos length) const;  // how many tokens those that begin alike can have, at most
   Pos unbroken(const Branch& branch) const;              // positions without a hole, from the first on

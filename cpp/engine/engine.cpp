@@ -122,13 +122,13 @@ BranchId Engine::copy(BranchId id) {
 }
 
 void Engine::rollback(BranchId id, std::int64_t length, std::optional<Epoch> epoch, bool keep_forgotten) {
-  Branch& branch = branches_.idle(id);
+  Branch& branch = branches_.jobless(id);
   branches_.rollback(branch, length, epoch, keep_forgotten);
   branches_.tell(branch);
 }
 
 void Engine::adopt(BranchId dst, BranchId src) {
-  Branch& to = branches_.idle(dst);
+  Branch& to = branches_.jobless(dst);
   branches_.adopt(to, branches_.idle(src));
   branches_.tell(to);
 }
@@ -182,12 +182,28 @@ Cell Engine::n_exclusive_cells(BranchId id, std::int64_t first) {
 std::vector<Forgotten> Engine::forgotten(BranchId id) { return branches_.at(id).forgotten; }
 
 void Engine::resume(JobId id, bool made_room) {
-  if (Job* job = find(id)) job->resume(made_room);
+  Job* job = find(id);
+  if (!job) return;
+  if (made_room && branches_.at(job->branch()).offloaded()) {
+    context_.full.push_back(id);  // others took its cells meanwhile
+  } else {
+    job->resume(made_room);
+  }
 }
 
 std::pair<Pos, Epoch> Engine::tip(BranchId id) {
-  const Branch& branch = branches_.idle(id);
+  const Branch& branch = branches_.jobless(id);
   return {branch.length(), branch.lineage.at(branch.length())};
+}
+
+bool Engine::rests(BranchId id) {
+  const Job* job = branches_.at(id).job;
+  return !job || job->waits_for_room();
+}
+
+std::size_t Engine::n_running() const {
+  return static_cast<std::size_t>(
+      std::count_if(jobs_.begin(), jobs_.end(), [](const auto& job) { return !job->done() && !job->paused(); }));
 }
 
 void Engine::close(BranchId id) {
@@ -255,7 +271,7 @@ JobId Engine::extend(BranchId id, std::span<const Token> tokens) {
 JobId Engine::generate(BranchId id, const GenerateOptions& options) {
   Branch& branch = startable(id);
   options.validate(vocabulary_.size(), branch.length());
-  if (!options.wait_for_room) check_positions(branch, 1);
+  if (!options.waits_for_positions()) check_positions(branch, 1);
   if (options.drafter) attach(options.drafter);
   return start<GenerateJob>(branch, options);
 }

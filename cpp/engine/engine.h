@@ -83,9 +83,17 @@ class Engine {
   PinnedCells& pinned() { return pinned_; }
   // All or none; without a pin those that have no rows.
   std::vector<BranchId> restore(std::optional<PinId> pin, std::span<const StoredBranch> stored);
-  // Rows of a pin by take_unshared(): their cells are the pin's alone from now on, and the branch waits for them.
-  void offload(BranchId branch, PinId pin);
-  void reload(BranchId branch, PinId pin);  // the rows lie in another pin now
+  // Rows of a pin by take_unshared(): their cells are the pin's alone from now on, and the branches wait for them.
+  // Throws InvalidRange where a branch went on since.
+  void offload(std::span<const BranchId> branches, PinId pin);
+  void offload(BranchId branch, PinId pin) { offload(std::span(&branch, 1), pin); }
+  // The rows of the last offload lie in another pin now; without one they are lost, and those of earlier offloads with
+  // them.
+  void reload(BranchId branch, std::optional<PinId> pin);
+  Pos n_offloaded(BranchId branch);                // rows of the last offload that are still to come back
+  std::vector<BranchId> sharers(BranchId branch);  // that have its last cell, itself included; none where it has none
+  bool rests(BranchId branch);                     // runs nothing, or waits for room
+  std::size_t n_running() const;                   // jobs that take part in steps
   // A branch that was made anew from its tokens draws as the one that it stands for.
   void set_stream(BranchId branch, std::uint64_t rng_stream, std::uint32_t forks);
 

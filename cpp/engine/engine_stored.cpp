@@ -1,4 +1,6 @@
 // Branches that come back into the cache, and those that are set aside.
+#include <algorithm>
+
 #include "core/errors.h"
 #include "core/message.h"
 #include "engine/engine.h"
@@ -32,15 +34,47 @@ std::vector<BranchId> Engine::restore(std::optional<PinId> pin, std::span<const 
   return ids;
 }
 
-void Engine::offload(BranchId id, PinId pin) {
-  Branch& branch = branches_.idle(id);
-  branches_.offload(branch, pinned_.end_of(pin, branch));
+void Engine::offload(std::span<const BranchId> ids, PinId pin) {
+  std::vector<std::vector<Piece>> rows;
+  std::vector<bool> found(static_cast<std::size_t>(branches_.cache().seq_len(pinned_.sequence(pin))), false);
+  for (const BranchId id : ids) {
+    rows.push_back(pinned_.end_of(pin, branches_.resting(id)));
+    for (const Piece& piece : rows.back()) std::fill_n(found.begin() + piece.from, piece.length, true);
+  }
+  require<InvalidRange>(std::find(found.begin(), found.end(), false) == found.end(), "a branch went on since pin ", pin,
+                        " was taken");
+  for (std::size_t i = 0; i < ids.size(); ++i) branches_.offload(branches_.at(ids[i]), std::move(rows[i]));
 }
 
-void Engine::reload(BranchId id, PinId pin) {
+void Engine::reload(BranchId id, std::optional<PinId> pin) {
   Branch& branch = branches_.at(id);
-  require<InvalidRange>(branch.aside.has_value(), "branch ", id, " is not set aside");
-  branches_.reload(branch, pinned_.sequence(pin));
+  require<InvalidRange>(branch.offloaded(), "branch ", id, " is not offloaded");
+  const SeqId seq = pin ? pinned_.sequence(*pin) : SeqId{-1};
+  if (!pin) branches_.lose_offloaded(branch);
+  branches_.reload(branch, seq);
+}
+
+Pos Engine::n_offloaded(BranchId id) {
+  const Branch& branch = branches_.at(id);
+  Pos count = 0;
+  if (branch.offloaded()) {
+    for (const Piece& piece : branch.aside.back()) count += piece.length;
+  }
+  return count;
+}
+
+std::vector<BranchId> Engine::sharers(BranchId id) {
+  const Branch& branch = branches_.at(id);
+  const auto mine = branches_.cache().seq_runs(branch.seq);
+  std::vector<BranchId> out;
+  if (mine.empty()) return out;
+  const Cell last = mine.back().cell + mine.back().length - 1;
+  for (const auto& [other, held] : branches_.all()) {
+    for (const Run& run : branches_.cache().seq_runs(held->seq)) {
+      if (run.cell <= last && last < run.cell + run.length) out.push_back(other);
+    }
+  }
+  return out;
 }
 
 void Engine::set_stream(BranchId id, std::uint64_t rng_stream, std::uint32_t forks) {

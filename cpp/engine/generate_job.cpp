@@ -76,6 +76,7 @@ std::int32_t GenerateJob::until_pause() const {
 }
 
 void GenerateJob::offer(Batch& batch) {
+  if (left() == 0 && !options_.waits_for_positions()) return finish(reason_at_limit("context_full"));
   if (left() == 0) return no_room(0, batch.free_cells());  // for want of positions
   const auto tokens = branch_.pending();
   if (batch.free_cells() < 1) return no_room(1, batch.free_cells());
@@ -203,7 +204,7 @@ const char* GenerateJob::reason_to_end(Token token) {
   }
   if (stopped) return "stop";
   if (outcome_.tokens.size() == static_cast<std::size_t>(options_.max_tokens)) return reason_at_limit("length");
-  const bool asks = options_.wait_for_room && room_ != Room::Refused;
+  const bool asks = options_.waits_for_positions() && room_ != Room::Refused;
   return left() == 0 && !asks ? reason_at_limit("context_full") : nullptr;
 }
 

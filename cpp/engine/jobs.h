@@ -78,6 +78,7 @@ struct GenerateOptions {
   bool emit = false;
   std::int32_t emit_ahead = 0;            // pauses when so many emitted tokens are not taken; 0: never
   bool wait_for_room = false;             // where there is none, until resume()
+  bool wait_for_cells_alone = false;      // which it does for want of cells, not of positions
   std::vector<std::int32_t> pauses = {};  // and once it has made so many tokens, in order, whatever room there is
   std::int32_t top_logprobs = 0;          // so many of the likeliest tokens are told beside each one
   // What an earlier generation, which this one goes on with, had put at the end of the log:
@@ -87,6 +88,7 @@ struct GenerateOptions {
   std::shared_ptr<Constraint> constraint = nullptr;  // null: any token may come
 
   void validate(Token vocab_size, Pos length) const;  // throws InvalidSampling
+  bool waits_for_positions() const { return wait_for_room && !wait_for_cells_alone; }
 };
 
 inline constexpr std::tuple kGenerateFields{
@@ -94,7 +96,8 @@ inline constexpr std::tuple kGenerateFields{
     Field{"sampling", &GenerateOptions::sampling},           Field{"seed", &GenerateOptions::seed},
     Field{"ignore_eos", &GenerateOptions::ignore_eos},       Field{"emit", &GenerateOptions::emit},
     Field{"emit_ahead", &GenerateOptions::emit_ahead},       Field{"top_logprobs", &GenerateOptions::top_logprobs},
-    Field{"wait_for_room", &GenerateOptions::wait_for_room}, Field{"drafter", &GenerateOptions::drafter},
+    Field{"wait_for_room", &GenerateOptions::wait_for_room},
+    Field{"wait_for_cells_alone", &GenerateOptions::wait_for_cells_alone}, Field{"drafter", &GenerateOptions::drafter},
     Field{"constraint", &GenerateOptions::constraint},       Field{"made", &GenerateOptions::made},
     Field{"output_made", &GenerateOptions::output_made},     Field{"pauses", &GenerateOptions::pauses},
 };

@@ -26,12 +26,6 @@ std::vector<Pos> ways_back(Pos length, Pos apart) {
   return lengths;
 }
 
-// Of a branch that is set aside, as it will be when it is back.
-Pos cached(const Branch& branch) {
-  if (!branch.aside || branch.aside->empty()) return branch.n_cached;
-  return branch.aside->back().to + branch.aside->back().length;
-}
-
 }  // namespace
 
 // Looked at again as a branch gets longer: what others looked at then they may have left by now.
@@ -52,7 +46,7 @@ void BranchTable::discard_old(const Branch& branch, std::size_t group) {
   SharedBlocks needed(first_seen(branch.n_cached, window));
   for (const auto& [id, other] : branches_) {
     if (other.get() == &branch) continue;
-    needed.mark(runs, cache_->seq_runs(other->seq), first_seen(cached(*other), window));
+    needed.mark(runs, cache_->seq_runs(other->seq), first_seen(other->n_cached_then(), window));
     if (!other->job) continue;
     if (const Pos awaited = other->job->awaits(branch.id)) needed.mark(first_seen(awaited, window), awaited);
   }

@@ -9,10 +9,30 @@
 namespace agentkv {
 namespace {
 
+void append(std::vector<Piece>& pieces, const Piece& piece) {
+  if (!pieces.empty()) {
+    Piece& last = pieces.back();
+    if (last.from + last.length == piece.from && last.to + last.length == piece.to) {
+      last.length += piece.length;
+      return;
+    }
+  }
+  pieces.push_back(piece);
+}
+
 // Which row each cell has, and where the cells without one came from.
 class Rows {
  public:
   explicit Rows(Cell capacity) : row_of_(static_cast<std::size_t>(capacity), -1) {}
+
+  // Of a pin, whose positions are its rows.
+  Rows(Cell capacity, std::span<const Run> runs) : Rows(capacity) {
+    for (const Run& run : runs) {
+      for (Cell i = 0; i < run.length; ++i) row_of_[static_cast<std::size_t>(run.cell + i)] = run.position + i;
+    }
+  }
+
+  Pos of(Cell cell) const { return row_of_[static_cast<std::size_t>(cell)]; }  // -1 for none
 
   // Adds the cells of a run; `stored` gets their rows, `fresh` those that had none.
   void add(const Run& run, std::vector<Piece>& stored, std::vector<Piece>& fresh) {
@@ -27,19 +47,30 @@ class Rows {
   }
 
  private:
-  static void append(std::vector<Piece>& pieces, const Piece& piece) {
-    if (!pieces.empty()) {
-      Piece& last = pieces.back();
-      if (last.from + last.length == piece.from && last.to + last.length == piece.to) {
-        last.length += piece.length;
-        return;
-      }
-    }
-    pieces.push_back(piece);
-  }
-
   std::vector<Pos> row_of_;
   Pos next_ = 0;
+};
+
+class CellSet {
+ public:
+  explicit CellSet(Cell capacity) : holds_(static_cast<std::size_t>(capacity), false) {}
+
+  void add(std::span<const Run> runs) {
+    for (const Run& run : runs) std::fill_n(holds_.begin() + run.cell, run.length, true);
+  }
+
+  // One past the last position whose cell it holds; 0 for none.
+  Pos end_in(std::span<const Run> runs) const {
+    for (auto run = runs.rbegin(); run != runs.rend(); ++run) {
+      for (Cell i = run->length; i-- > 0;) {
+        if (holds_[static_cast<std::size_t>(run->cell + i)]) return run->position + i + 1;
+      }
+    }
+    return 0;
+  }
+
+ private:
+  std::vector<bool> holds_;
 };
 
 // The cells of a sequence at positions [first, last), as far as it has some.
@@ -101,21 +132,33 @@ std::pair<PinnedCells::Pin, std::vector<StoredBranch>> PinnedCells::take(std::sp
   return {add(std::move(seq)), std::move(images)};
 }
 
-PinnedCells::Pin PinnedCells::take_unshared(BranchId id) {
-  const Branch& branch = branches_.idle(id);
+PinnedCells::Pin PinnedCells::take_unshared(std::span<const BranchId> ids) {
+  for (const BranchId id : ids) branches_.resting(id);
   TreeSeqCache& cache = branches_.cache();
-  // Where the last position has no cell, rows would not say where the branch ends: it stays.
-  const bool ends = end_position(cache.seq_runs(branch.seq)) == branch.n_cached;
-  const Pos first = ends ? cache.seq_shared(branch.seq) : branch.n_cached;
-  std::vector<Piece> rows;
-  Pos row = 0;
-  for (const Run& run : overlapping(cache.seq_runs(branch.seq), first, branch.n_cached)) {
-    const Run part = clip(run, first, branch.n_cached);
-    rows.push_back({part.position, row, part.length});
-    row += part.length;
+  CellSet others(cache.capacity());
+  std::vector<const Branch*> taken;
+  for (const auto& [id, branch] : branches_.all()) {
+    const auto runs = cache.seq_runs(branch->seq);
+    // Where the last position has no cell, rows would not say where the branch ends: it stays.
+    const bool ends = end_position(runs) == branch->n_cached;
+    if (ends && std::find(ids.begin(), ids.end(), id) != ids.end()) {
+      taken.push_back(branch.get());
+    } else {
+      others.add(runs);
+    }
   }
+  for (const auto& [id, seq] : pins_) others.add(cache.seq_runs(seq));
+  Rows rows(cache.capacity());
   SequenceLease seq = spare();
-  if (!rows.empty()) cache.seq_map(branch.seq, seq, rows);
+  for (const Branch* branch : taken) {
+    const auto runs = cache.seq_runs(branch->seq);
+    std::vector<Piece> stored, fresh;
+    const Pos first = others.end_in(runs);
+    for (const Run& run : overlapping(runs, first, branch->n_cached)) {
+      rows.add(clip(run, first, branch->n_cached), stored, fresh);
+    }
+    if (!fresh.empty()) cache.seq_map(branch->seq, seq, fresh);
+  }
   return add(std::move(seq));
 }
 
@@ -170,20 +213,18 @@ void PinnedCells::discard(PinId id, Pos first, std::span<const std::uint8_t> lac
 
 std::vector<Piece> PinnedCells::end_of(PinId id, const Branch& branch) const {
   const TreeSeqCache& cache = branches_.cache();
-  const SeqId seq = sequence(id);
-  const Pos rows = cache.seq_len(seq);
-  const auto runs = cache.seq_runs(branch.seq);
+  const Rows rows(cache.capacity(), cache.seq_runs(sequence(id)));
   std::vector<Piece> pieces;
-  Pos row = rows;
-  for (auto run = runs.rbegin(); run != runs.rend() && row > 0; ++run) {
-    const Pos count = std::min(run->length, row);
-    row -= count;
-    pieces.push_back({row, end_position(*run) - count, count});
+  for (const Run& run : cache.seq_runs(branch.seq)) {
+    for (Cell i = 0; i < run.length; ++i) {
+      const Pos row = rows.of(run.cell + i);
+      if (row < 0) {
+        pieces.clear();
+      } else {
+        append(pieces, {row, run.position + i, 1});
+      }
+    }
   }
-  std::reverse(pieces.begin(), pieces.end());
-  const bool same = row == 0 && (pieces.empty() || cells_of(cache, seq, 0, rows) ==
-                                                       cells_of(cache, branch.seq, pieces.front().to, branch.n_cached));
-  require<InvalidRange>(same, "branch ", branch.id, " went on since pin ", id, " was taken");
   return pieces;
 }
 

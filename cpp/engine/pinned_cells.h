@@ -29,15 +29,17 @@ class PinnedCells {
   // Every cell of these branches, once each, and the branches as they are now, running jobs or not. Throws
   // BranchClosed, TooManyBranches when no sequence is spare.
   std::pair<Pin, std::vector<StoredBranch>> take(std::span<const BranchId> ids);
-  // The cells of an idle branch that nobody else has.
-  Pin take_unshared(BranchId id);
+  // The cells at the ends of these branches that nobody else has, once each. They run nothing, or wait for room. Throws
+  // BranchBusy, BranchClosed, TooManyBranches.
+  Pin take_unshared(std::span<const BranchId> ids);
+  Pin take_unshared(BranchId id) { return take_unshared(std::span(&id, 1)); }
   // New cells, to be written; with an `align`, in a row from a multiple of it on if there are such cells. Throws
   // ContextFull, TooManyBranches.
   Pin reserve(Pos rows, Cell align = 0);
 
   // Where rows [first, first + count) lie now. Throws InvalidRange.
   std::vector<Cell> cells(PinId id, Pos first, Pos count) const;
-  // Where its rows, which are the last that the branch has, lie in that. Throws InvalidRange where they are not.
+  // Where the rows that the branch ends with lie in that.
   std::vector<Piece> end_of(PinId id, const Branch& branch) const;
   // Of how many groups of layers these rows have none; or that they have none from now on.
   std::vector<std::uint8_t> lacks(PinId id, Pos first, Pos count) const;

@@ -856,7 +856,7 @@ class GenerateOptions:
     max_tokens: at least 1. stop: strings that end it. seed: of its draws, 0 <= seed < 2**64. emit: each token appears in StepReport.emitted; with emit_ahead above 0 the generation pauses while so many of them are not `taken`. drafter: guesses tokens, so that the same ones take fewer forwards. constraint: what may be said. top_logprobs: 0 to 20, how many of the likeliest tokens are told with each. made, output_made: so many tokens at the end of the branch are of this generation already: penalties count those, and the output under a constraint began with these. pauses: numbers of tokens, in order, at which it waits for room (wait_for_room) whatever there is, as one did that is run again.
     """
 
-    def __init__(self, *, max_tokens: int = 0, stop: Sequence[str] = [], sampling: Sampling = ..., seed: int = 0, ignore_eos: bool = False, emit: bool = False, emit_ahead: int = 0, top_logprobs: int = 0, wait_for_room: bool = False, drafter: Drafter | None = None, constraint: Constraint | None = None, made: int = 0, output_made: int = 0, pauses: Sequence[int] = []) -> None: ...
+    def __init__(self, *, max_tokens: int = 0, stop: Sequence[str] = [], sampling: Sampling = ..., seed: int = 0, ignore_eos: bool = False, emit: bool = False, emit_ahead: int = 0, top_logprobs: int = 0, wait_for_room: bool = False, wait_for_cells_alone: bool = False, drafter: Drafter | None = None, constraint: Constraint | None = None, made: int = 0, output_made: int = 0, pauses: Sequence[int] = []) -> None: ...
 
     @property
     def max_tokens(self) -> int: ...
@@ -884,6 +884,9 @@ class GenerateOptions:
 
     @property
     def wait_for_room(self) -> bool: ...
+
+    @property
+    def wait_for_cells_alone(self) -> bool: ...
 
     @property
     def drafter(self) -> Drafter: ...
@@ -1200,9 +1203,9 @@ class Engine:
         Every cell of these branches, once each, and the branches as they are now, running jobs or not. The cells stay until they are unpinned. Raises BranchClosed, TooManyBranches.
         """
 
-    def pin_unshared(self, branch: int) -> Pin:
+    def pin_unshared(self, branches: Sequence[int]) -> Pin:
         """
-        The cells of an idle branch that nobody else has. Raises BranchClosed, BranchBusy, TooManyBranches.
+        The cells at the ends of branches that nobody else has. The branches run nothing, or wait for room. Raises BranchClosed, BranchBusy, TooManyBranches.
         """
 
     def reserve(self, rows: int, align: int = 0) -> Pin:
@@ -1233,15 +1236,33 @@ class Engine:
         New branches over the rows of a pin, or without one where they have no rows; all or none. Raises TooManyBranches, InvalidToken, PositionsExhausted, and InvalidRange for what does not fit together.
         """
 
-    def offload(self, branch: int, pin: int) -> None:
+    def offload(self, branches: Sequence[int], pin: int) -> None:
         """
-        The branch lets go of what pin_unshared() gave, and no verb but close works on it until it is back. Raises BranchClosed, BranchBusy, and InvalidRange where it went on since.
+        The branches let go of what pin_unshared() gave, and no verb but close, rollback and adopt works on them until it is back. Raises BranchClosed, BranchBusy, and InvalidRange where one went on since.
         """
 
-    def reload(self, branch: int, pin: int) -> None:
+    def reload(self, branch: int, pin: int | None) -> None:
         """
-        What was set aside lies in the rows of this pin now. Raises BranchClosed, InvalidRange.
+        What was offloaded last lies in the rows of this pin now; None: it is lost, and all that was offloaded before as well, and is computed again. Raises BranchClosed, InvalidRange.
         """
+
+    def n_offloaded(self, branch: int) -> int:
+        """
+        Number of rows of the last offload that are still to come back. Raises BranchClosed.
+        """
+
+    def sharers(self, branch: int) -> list[int]:
+        """
+        The branches that have its last cell, itself included; none where it has no cell. Raises BranchClosed.
+        """
+
+    def rests(self, branch: int) -> bool:
+        """
+        Whether the branch runs nothing, or waits for room. Raises BranchClosed.
+        """
+
+    def n_running(self) -> int:
+        """Number of jobs that take part in steps."""
 
     def set_stream(self, branch: int, rng_stream: int, forks: int) -> None:
         """

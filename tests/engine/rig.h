@@ -93,7 +93,7 @@ class Rig {
     std::set<Cell> owned;
     for (const auto& [id, branch] : engine.branches().all()) {
       CHECK(branch->n_cached <= branch->length());
-      if (!branch->job && !branch->aside) CHECK(branch->length() - branch->n_cached <= 1);
+      if (!branch->job && !branch->offloaded()) CHECK(branch->length() - branch->n_cached <= 1);
       if (branch->next_logits) {
         CHECK_EQ(branch->n_cached, branch->length());
         CHECK(*branch->next_logits == row(branch->log));

@@ -53,6 +53,7 @@ class Play {
       if (draw(0, 3) == 0) check(any());
     }
     while (!known_.empty()) close(known_.begin()->first);
+    while (!away_.empty()) come_back();
     CHECK_EQ(cells_->used(), 0);
     counts["refed"] += static_cast<int>(engine_.stats().refed);
     counts["reused"] += static_cast<int>(engine_.stats().reused);
@@ -138,6 +139,8 @@ class Play {
         default:
           if (draw(0, 2) == 0) engine_.compact();
           if (draw(0, 3) == 0) store(id);
+          if (draw(0, 2) == 0) offload({id, any(), any()});
+          if (!away_.empty() && draw(0, 1) == 0) come_back();
           if (draw(0, 1) == 0) close(id);
       }
     } catch (const Error&) {
@@ -209,15 +212,37 @@ class Play {
     return static_cast<Token>(std::max_element(row.begin(), row.end()) - row.begin());
   }
 
-  // Out of the cache and back into it, as one that is saved or as one that is offloaded.
+  // Out of the cache for a while, alone or with others, as far as nobody else has what they have.
+  void offload(std::vector<BranchId> ids) {
+    std::sort(ids.begin(), ids.end());
+    ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+    const auto hold = engine_.pinned().take_unshared(ids);
+    const Cell used = cells_->used();
+    engine_.offload(ids, hold.id);
+    CHECK_EQ(cells_->used(), used);  // the pin has them
+    away_.push_back({hold.id, ids});
+    counts["offloaded"] += hold.rows > 0;
+    counts["offloaded together"] += hold.rows > 0 && ids.size() > 1;
+  }
+
+  // The last ones that are away come back, or some are lost.
+  void come_back() {
+    const auto [pin, ids] = away_.back();
+    away_.pop_back();
+    for (const BranchId id : ids) {
+      if (!known_.contains(id)) continue;
+      const bool lost = draw(0, 3) == 0;
+      const Pos rows = engine_.n_offloaded(id), before = engine_.branch(id).n_cached;
+      engine_.reload(id, lost ? std::nullopt : std::optional(pin));
+      CHECK(lost ? engine_.branch(id).n_cached <= before : engine_.branch(id).n_cached >= before + rows);
+      counts[lost ? "lost" : "came back"] += rows > 0;
+    }
+    engine_.pinned().unpin(pin);
+  }
+
+  // Out of the cache and back into it, as one that is saved.
   void store(BranchId id) {
     PinnedCells& held = engine_.pinned();
-    const auto hold = draw(0, 1) == 0 ? held.take_unshared(id) : PinnedCells::Pin{-1, 0};
-    if (hold.id >= 0) {
-      engine_.offload(id, hold.id);
-      engine_.reload(id, hold.id);
-      return held.unpin(hold.id);
-    }
     const BranchId one[] = {id};
     const auto [taken, images] = held.take(one);
     if (engine_.branches().size() < 6) {
@@ -246,7 +271,8 @@ class Play {
     const Known& known = known_[id];
     CHECK(engine_.branch(id).log == known.log);
     CHECK(engine_.branch(id).n_cached <= engine_.branch(id).length());
-    if (!window_.groups.empty()) CHECK_EQ(engine_.branches().covered(engine_.branch(id)), engine_.branch(id).n_cached);
+    if (!window_.groups.empty() && !engine_.branch(id).offloaded())
+      CHECK_EQ(engine_.branches().covered(engine_.branch(id)), engine_.branch(id).n_cached);
     if (known.log.empty()) return;
     Finished out;
     try {
@@ -271,6 +297,11 @@ class Play {
   Engine engine_;
   std::map<BranchId, Known> known_;
   Tokens past_;  // a history that was, or still is
+  struct Away {
+    PinId pin;
+    std::vector<BranchId> ids;
+  };
+  std::vector<Away> away_;
 };
 
 Window window_of(Pos length, Pos sinks) { return {length, sinks, static_cast<Pos>(kLayers) * (length - 1), {}}; }
@@ -346,7 +377,14 @@ void a_generation_waits_for_room() {
   CHECK_EQ(until_full(), 22);
   CHECK_EQ(engine.forget(branch, 7, 12), 5);
   engine.resume(job, true);
-  CHECK_EQ(until_full(), 24);  // for want of positions
+  CHECK_EQ(until_full(), 24);                              // for want of positions
+  const auto pin = engine.pinned().take_unshared(branch);  // others may take its cells meanwhile
+  engine.offload(branch, pin.id);
+  CHECK_THROWS(engine.replace(branch, 2, 12, {}), BranchBusy);
+  engine.resume(job, true);
+  CHECK_EQ(until_full(), 24);  // it waits until they are back
+  engine.reload(branch, pin.id);
+  engine.pinned().unpin(pin.id);
   engine.replace(branch, 2, 12, {});
   const Tokens before = engine.branch(branch).log;
   CHECK_EQ(static_cast<int>(before.size()), 14);
@@ -377,8 +415,8 @@ int main() {
     Play(seed, window_of(1 + static_cast<Pos>(seed % 40), static_cast<Pos>(seed % 5))).run(150);
     Play(seed, layers_with(1 + static_cast<Pos>(seed % 40), static_cast<Pos>(seed % 3 * 17))).run(150);
   }
-  for (const char* what :
-       {"refed", "reused", "checked", "forgot", "replaced", "stored", "failed", "refused", "discarded", "reused far"}) {
+  for (const char* what : {"refed", "reused", "checked", "forgot", "replaced", "stored", "failed", "refused",
+                           "discarded", "reused far", "offloaded", "offloaded together", "lost", "came back"}) {
     std::printf("%s: %d\n", what, Play::counts[what]);
     CHECK(Play::counts[what] > 20);
   }

@@ -162,7 +162,6 @@ void a_branch_that_is_set_aside_comes_back() {
   CHECK_EQ(rig.cells->used(), 6);
   CHECK_THROWS(rig.engine.generate(kid, {.max_tokens = 1}), BranchBusy, "set aside");
   CHECK_THROWS(rig.engine.fork(kid), BranchBusy);
-  CHECK_THROWS(rig.engine.rollback(kid, 2), BranchBusy);
   const BranchId one[] = {kid};
   CHECK_THROWS(rig.engine.pinned().take(one), BranchBusy);
   // Its prompt can still be lent, as far as its cells are there.

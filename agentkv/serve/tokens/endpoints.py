@@ -72,7 +72,7 @@ async def generate_tokens(server: Server, request: Request) -> Response:
         core_of(server.context),
         body.options(),
         body.constraint(),
-        wait_for_room=False,
+        waits_for="nothing",
         buffer=DEFAULT_BUFFER,
         n_generated=body.made,
         n_output=body.output_made,

@@ -19,9 +19,9 @@ import agentkv as kv
 from agentkv._chat.conversation import Conversation
 from agentkv._prefixes.folder import LEAST_TOKENS, PrefixFolder, StoredPrefix, make_folder
 from agentkv._prefixes.hashes import BLOCK, block_hashes
-from agentkv._prefixes.rates import WorkRate
 from agentkv._prefixes.seen import MOST_HASHES, SeenPrefixes
 from agentkv._storage.layout import BranchImage, CellArray, LayerStates, ModelKey
+from agentkv._storage.rates import WorkRate
 from agentkv._storage.writer import append_cells, begin_file
 
 KEY = ModelKey("model", "cpu", "fp16", "tokenizer")

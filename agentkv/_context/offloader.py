@@ -1,0 +1,261 @@
+"""Cells for branches that lack some: branches on which nothing runs give up theirs, and what has to wait, waits."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from bisect import insort
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeVar, cast
+
+import anyio
+
+from .._aio.lock import Lock
+from .._engine.interface import CellEngine
+from .._storage.offload_stores import OffloadStores
+from .._types.errors import AgentKVError, ContextFull, SnapshotError
+from .._types.log import log
+
+if TYPE_CHECKING:
+    from .._engine.interface import StepEngine
+    from .._types.offload import Offload
+    from .core import ContextCore
+    from .handle import BranchHandle, BranchRecord
+
+T = TypeVar("T")
+
+MOMENT_S = 0.05
+"""A branch between two methods of one turn is not taken for one that waits, as long as others can be waited for."""
+
+Lacking: TypeAlias = "Callable[[StepEngine], int]"
+"""Number of cells that lack at this moment, on the engine's thread."""
+
+
+@dataclass(slots=True, eq=False)
+class Claim:
+    """A branch's claim for cells.
+
+    Attributes:
+        place: in the order in which claims are served: by priority, then first come first served.
+        lacking: number of cells that lack; None where any will do.
+        handle: the branch; None for one that is to be made.
+        waits: whether it may wait for cells that others are using.
+        freed: whether others gave up cells for it.
+    """
+
+    place: tuple[float, int]
+    lacking: Lacking | None
+    handle: BranchHandle | None
+    waits: bool
+    freed: bool = False
+
+    @property
+    def record(self) -> BranchRecord | None:
+        """The branch."""
+        return None if self.handle is None else self.handle.record
+
+
+class Resting(NamedTuple):
+    """A branch on which nothing runs, as the engine has it.
+
+    Attributes:
+        cells: number of cells that no other branch has.
+        sharers: branches that have its last cell, where it has none for itself.
+    """
+
+    id: int
+    cells: int
+    sharers: frozenset[int]
+
+
+class Offloader:
+    """Finds cells in one Context, by the rules of `kv.Offload`.
+
+    One claim is served at a time, the first one. Where nothing can be given up now, it waits as long as jobs run, since
+    each of them ends, or lacks cells itself and can be taken from; so claims never wait for each other.
+    """
+
+    def __init__(self, core: ContextCore, policy: Offload) -> None:
+        self._core = core
+        self._loop = core.loop
+        self._policy = policy
+        self._stores = OffloadStores(core.loop, policy, core.background)
+        self._tickets = itertools.count()
+        self._claims: list[Claim] = []  # those that wait, in their order
+        self._serving = Lock()
+        self._moved = anyio.Event()
+        core.states.on_change = self._notify
+
+    @property
+    def stores(self) -> OffloadStores:
+        """Where the cells are."""
+        return self._stores
+
+    async def find(self, handle: BranchHandle | None, lacking: Lacking | None) -> bool:
+        """Has others give up cells until none lack, and brings the branch's own back; waits for those in use where the
+        branch may. Returns whether there is room then.
+
+        Args:
+            handle: the branch; None for one that is to be made.
+            lacking: number of cells that lack; None where that is not known.
+        """
+        claim = self._claim(handle, lacking)
+        if not claim.waits:
+            return bool(await self._serve(claim))
+        insort(self._claims, claim, key=lambda each: each.place)
+        try:
+            while True:
+                moved = self._moved
+                if self._claims[0] is claim:
+                    served = await self._serve(claim)
+                    if served is not None:
+                        return served
+                with anyio.move_on_after(MOMENT_S if self._claims[0] is claim else None):
+                    await moved.wait()
+        finally:
+            self._claims.remove(claim)
+            self._notify()
+
+    async def reload(self, handle: BranchHandle) -> None:
+        """Brings the offloaded cells of a branch back. Raises ContextFull where there is no room for them, and as
+        `OffloadedCells.reload`."""
+        state = handle.state
+        if not self._claims:
+            try:
+                return await self._bring_back(handle)
+            except ContextFull:
+                pass
+        if not await self.find(handle, lambda _: 0) and state.offloaded is not None:
+            await self._bring_back(handle)  # says what it lacks
+
+    async def retry(self, attempt: Callable[[], Awaitable[T]], lacking: Lacking | None = None) -> T:
+        """Runs what makes a branch, and again each time that others gave up cells for it."""
+        wanted = lacking
+        while True:
+            try:
+                return await attempt()
+            except ContextFull as error:
+                if error.hopeless or not await self.find(None, wanted):
+                    raise
+            wanted = None if wanted is lacking else lacking  # where none seemed to lack, it needs more than was thought
+
+    def _claim(self, handle: BranchHandle | None, lacking: Lacking | None) -> Claim:
+        if handle is None:
+            return Claim((0.0, next(self._tickets)), lacking, None, self._policy.idle is not None)
+        state = handle.state
+        waits = self._policy.idle is not None or state.lease is not None or self._stores.has(state.offloaded)
+        return Claim((-handle.record.priority, next(self._tickets)), lacking, handle, waits)
+
+    async def _serve(self, claim: Claim) -> bool | None:
+        """Returns whether there is room; None where there may be some later."""
+        async with self._serving:
+            try:
+                while (lacks := await self._loop.call(partial(_lacking, claim))) > 0:
+                    claim.freed = await self._free(claim, lacks)
+                    if not claim.freed:
+                        return await self._may_come_free(claim)
+                if claim.handle is not None:
+                    await self._bring_back(claim.handle)
+                    claim.handle.state.touch()
+                return True
+            except ContextFull:  # what runs took the cells meanwhile
+                return await self._may_come_free(claim)
+
+    async def _may_come_free(self, claim: Claim) -> Literal[False] | None:
+        """Returns None where cells may come free without the claim's doing, else False."""
+        if not claim.waits:
+            return False
+        running = await self._loop.call(lambda engine: cast(CellEngine, engine).n_running())
+        moves = running > 0 or any(self._is_between_methods(record) for record in self._givers(claim))
+        return None if moves else False
+
+    async def _free(self, claim: Claim, lacks: int) -> bool:
+        """Has one branch give up its cells, or branches that share some. Returns False where none can."""
+        givers = {record.state.id: record for record in self._givers(claim) if not self._is_between_methods(record)}
+        resting = await self._loop.call(partial(_resting, list(givers)))
+        own = [each for each in resting if each.cells]
+        for each in sorted(own, key=lambda each: self._order(givers[each.id], each.cells)):
+            if await self._offload([givers[each.id]], each.cells):
+                return True
+        together = {each.sharers for each in resting if each.sharers and each.sharers <= givers.keys()}
+        for sharers in together:
+            if await self._offload([givers[id] for id in sorted(sharers)], lacks):
+                return True
+        return False
+
+    def _givers(self, claim: Claim) -> list[BranchRecord]:
+        """Branches that may give up cells, those whose cells are partly offloaded included."""
+        behind = {other.record for other in self._claims if other.place > claim.place}
+        ahead = {other.record for other in self._claims if other.place <= claim.place} | {claim.record}
+        return [
+            record
+            for record in self._core.registry.records
+            if record not in ahead and not self._stays(record) and (record in behind or self._waits(record))
+        ]
+
+    @staticmethod
+    def _stays(record: BranchRecord) -> bool:
+        moves = record.state.offloaded is not None and record.state.offloaded.moves
+        return record.closed or record.priority == math.inf or record.state.making_room or moves
+
+    def _waits(self, record: BranchRecord) -> bool:
+        state, idle = record.state, self._policy.idle
+        return state.lease is not None or (idle is not None and time.monotonic() - state.used_at >= idle)
+
+    def _claims_cells(self, record: BranchRecord) -> bool:
+        return any(claim.record is record for claim in self._claims)
+
+    def _is_between_methods(self, record: BranchRecord) -> bool:
+        return not self._claims_cells(record) and time.monotonic() - record.state.used_at < MOMENT_S
+
+    def _order(self, record: BranchRecord, cells: int) -> tuple[float, bool, float]:
+        """Smallest first: low priority, no claim of its own, and much waiting for each second that a cell costs."""
+        waited = time.monotonic() - record.state.used_at
+        return record.priority, self._claims_cells(record), -waited * cells / self._stores.seconds_back(cells)
+
+    async def _offload(self, records: list[BranchRecord], cells: int) -> bool:
+        states = [record.state for record in records]
+        try:
+            return await self._stores.offload(states, cells) > 0
+        except AgentKVError as error:  # one of them goes on just now
+            log.debug("a branch gives up no cells", branches=[state.id for state in states], error=str(error))
+            return False
+
+    async def _bring_back(self, handle: BranchHandle) -> None:
+        state = handle.state
+        while state.offloaded is not None:
+            try:
+                await self._stores.reload(state.offloaded)
+            except SnapshotError as error:
+                if not self._stores.lose(state.offloaded):
+                    raise
+                log.warning("cells are computed again, as they cannot be read", branch=state.id, error=str(error))
+            handle.check_open()
+
+    def _notify(self) -> None:
+        if self._claims:
+            self._moved.set()
+            self._moved = anyio.Event()
+
+
+def _lacking(claim: Claim, engine: StepEngine) -> int:
+    """Cells that the claim lacks, those of its branch that are offloaded included."""
+    if claim.lacking is None:
+        return 0 if claim.freed else 1
+    stats = engine.stats()
+    away = 0 if claim.handle is None else engine.n_offloaded(claim.handle.id)
+    return max(claim.lacking(engine), away - (stats.capacity - stats.cells_used))
+
+
+def _resting(branches: list[int], engine: StepEngine) -> list[Resting]:
+    """Those of these branches on which nothing runs."""
+    cells, live = cast(CellEngine, engine), set(engine.live())
+    resting = []
+    for id in branches:
+        if id in live and cells.rests(id):
+            own = engine.n_exclusive_cells(id, 0)
+            resting.append(Resting(id, own, frozenset(() if own else cells.sharers(id))))
+    return resting

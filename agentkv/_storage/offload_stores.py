@@ -1,0 +1,180 @@
+"""Where cells are kept that branches gave up for others: in memory, then on disk, or nowhere, to be computed again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import anyio
+
+from .._engine.commands import CellsCall
+from .._types.errors import SnapshotError
+from .._types.log import log
+from .offload import InFile, InMemory, OffloadedCells, SliceStore
+from .rates import ReturnTimes, Way
+
+if TYPE_CHECKING:
+    from .._aio.background import BackgroundTasks
+    from .._engine.loop import StepLoop
+    from .._state.branch_state import BranchState, Reloadable
+    from .._types.offload import Offload
+
+_SOON_S = 1e-6  # for cells that nothing is known of
+_STEPS_LOOKED_AT = 16
+_LEAST_ROWS = 16  # of a step that says what computing costs
+
+
+class OffloadCounts(NamedTuple):
+    """Counters, under their names in `Stats`."""
+
+    offloads: int
+    offload_memory_bytes: int
+    offload_disk_bytes: int
+
+
+class OffloadStores:
+    """Offloads within the bounds of `kv.Offload`. One offload at a time; reloads at any time."""
+
+    def __init__(self, loop: StepLoop, policy: Offload, background: BackgroundTasks) -> None:
+        self._loop = loop
+        self._count = 0
+        self._policy = policy
+        self._background = background
+        self._kept: dict[OffloadedCells, tuple[Way, float]] = {}  # from where they come back, and since when
+        self._times = ReturnTimes()
+        self._cell_bytes = 0
+        self._expires = False  # whether a task looks after `ttl`
+        self._told = False  # that cells cannot be written
+
+    def has(self, cells: Reloadable | None) -> bool:
+        """Whether these are cells that were offloaded here."""
+        return cells in self._kept
+
+    def counts(self) -> OffloadCounts:
+        """The counters at this moment."""
+        return OffloadCounts(self._count, self._bytes_of("memory"), self._bytes_of("disk"))
+
+    def _bytes_of(self, way: Way) -> int:
+        """Bytes of the cells that come back this way."""
+        kept = [cells for cells, (where, _) in self._kept.items() if where == way and cells.is_kept]
+        return sum(cells.rows * cells.cell_bytes for cells in kept)
+
+    def seconds_back(self, cells: int) -> float:
+        """Expected seconds until so many cells are back, if they are offloaded now."""
+        way: Way = "memory" if cells * self._cell_bytes <= self._policy.memory_bytes else "prefill"
+        return self._times.seconds(way, cells) or _SOON_S * cells
+
+    async def offload(self, branches: Sequence[BranchState], cells: int) -> int:
+        """Offloads the cells, about so many, that only these branches have; returns the number freed. Raises
+        BranchBusy, BranchClosed; the branches are then as they were."""
+        self._forget_returned()
+        if not self._cell_bytes:
+            self._cell_bytes = await self._loop.run(CellsCall(lambda _, store: store.cell_bytes))
+        way, store = await self._way_for(cells)
+        offloaded = OffloadedCells(self._loop, branches, store)
+        try:
+            freed = await offloaded.offload()
+        except SnapshotError as error:
+            self._tell(error)
+            way, offloaded = "prefill", OffloadedCells(self._loop, branches, None)
+            freed = await offloaded.offload()
+        if freed:
+            self._count += 1
+            self._kept[offloaded] = (way, time.monotonic())
+            self._watch()
+        return freed
+
+    async def reload(self, cells: Reloadable) -> None:
+        """Brings cells back, those of others as well. Raises as they do."""
+        way = self._kept[cells][0] if isinstance(cells, OffloadedCells) and cells in self._kept else None
+        began = time.monotonic()
+        await cells.reload()
+        if way in ("memory", "disk") and isinstance(cells, OffloadedCells):
+            self._times.add(way, cells.rows, time.monotonic() - began)
+        self._forget_returned()
+
+    def lose(self, cells: Reloadable) -> bool:
+        """Has cells computed again that cannot be read. Returns False for those that were not offloaded here."""
+        if not isinstance(cells, OffloadedCells) or cells not in self._kept:
+            return False
+        cells.lose()
+        self._kept[cells] = ("prefill", self._kept[cells][1])
+        return True
+
+    async def _way_for(self, cells: int) -> tuple[Way, Callable[[], SliceStore] | None]:
+        """The fastest way back that there is room for, which is made."""
+        for step in self._loop.last_steps(_STEPS_LOOKED_AT):
+            if step.prefill_rows >= _LEAST_ROWS:
+                self._times.add("prefill", step.prefill_rows, step.seconds)
+        size = cells * self._cell_bytes
+        if size <= self._policy.memory_bytes and self._times.pays("memory", cells):
+            await self._make_room("memory", self._policy.memory_bytes - size)
+            return "memory", InMemory
+        if self._has_disk(size) and self._times.pays("disk", cells):
+            await self._make_room("disk", self._policy.disk_bytes - size)
+            return "disk", self._file
+        return "prefill", None
+
+    async def _make_room(self, way: Way, most: int) -> None:
+        """Moves what has waited longest on, or lets it go, until what is kept takes at most so many bytes."""
+        while self._bytes_of(way) > most:
+            kept = [cells for cells, (where, _) in self._kept.items() if where == way and cells.is_kept]
+            oldest = min(kept, key=lambda cells: self._kept[cells][1])
+            size = oldest.rows * oldest.cell_bytes
+            if way == "memory" and self._has_disk(size) and self._times.pays("disk", oldest.rows):
+                await self._make_room("disk", self._policy.disk_bytes - size)
+                await self._move_to_disk(oldest)
+            else:
+                self.lose(oldest)
+
+    async def _move_to_disk(self, cells: OffloadedCells) -> None:
+        try:
+            await cells.move(self._file)
+        except OSError as error:
+            self._tell(error)
+            self.lose(cells)
+        else:
+            if cells in self._kept:
+                self._kept[cells] = ("disk", self._kept[cells][1])
+
+    def _has_disk(self, size: int) -> bool:
+        return self._policy.folder is not None and size <= self._policy.disk_bytes
+
+    def _file(self) -> InFile:
+        folder = Path(self._policy.folder or ".")
+        folder.mkdir(parents=True, exist_ok=True)
+        return InFile(folder)
+
+    def _forget_returned(self) -> None:
+        for cells in [cells for cells in self._kept if not cells.belongs]:
+            del self._kept[cells]
+
+    def _tell(self, error: Exception) -> None:
+        if not self._told:
+            self._told = True
+            log.warning("cells of branches that wait cannot be written, and are computed again", error=str(error))
+
+    def _watch(self) -> None:
+        if self._policy.ttl is None or self._expires:
+            return
+        self._expires = True
+        scope = anyio.CancelScope()
+
+        async def expire() -> None:
+            with scope:
+                await self._expire(self._policy.ttl or 0.0)
+            self._expires = False
+
+        self._background.start(expire, scope.cancel, "agentkv-offload-ttl")
+
+    async def _expire(self, ttl: float) -> None:
+        """Lets cells go as their time is over, for as long as any are kept."""
+        while kept := [(since, cells) for cells, (way, since) in self._kept.items() if way != "prefill"]:
+            due = [cells for since, cells in kept if time.monotonic() >= since + ttl]
+            for cells in due:
+                self.lose(cells)
+            if not due:
+                await anyio.sleep(max(min(since for since, _ in kept) + ttl - time.monotonic(), 0))
+            self._forget_returned()

@@ -6,10 +6,10 @@ import itertools
 import math
 import time
 from bisect import insort
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar, cast
 
 import anyio
 
@@ -69,6 +69,20 @@ class Resting(NamedTuple):
     id: int
     cells: int
     sharers: frozenset[int]
+
+
+class Look(NamedTuple):
+    """The cache at one moment, as a claim has it.
+
+    Attributes:
+        lacks: number of cells that lack; 0 or less for none.
+        resting: branches that may give up cells.
+        running: whether jobs run.
+    """
+
+    lacks: int
+    resting: list[Resting]
+    running: bool
 
 
 class Offloader:
@@ -152,39 +166,40 @@ class Offloader:
     async def _serve(self, claim: Claim) -> bool | None:
         """Returns whether there is room; None where there may be some later."""
         async with self._serving:
-            try:
-                while (lacks := await self._loop.call(partial(_lacking, claim))) > 0:
-                    claim.freed = await self._free(claim, lacks)
-                    if not claim.freed:
-                        return await self._may_come_free(claim)
-                if claim.handle is not None:
-                    await self._bring_back(claim.handle)
-                    claim.handle.state.touch()
-                return True
-            except ContextFull:  # what runs took the cells meanwhile
-                return await self._may_come_free(claim)
+            least = 0  # lacks, whatever the claim says
+            while True:
+                givers = {record.state.id: record for record in self._givers(claim)}
+                between = {id for id, record in givers.items() if self._is_between_methods(record)}
+                look = await self._loop.call(partial(_look, claim, givers.keys() - between))
+                lacks = max(look.lacks, least)
+                freed = await self._free(givers, look, lacks) if lacks > 0 else 0
+                claim.freed = freed > 0
+                if lacks > 0 and not freed:
+                    return None if claim.waits and (look.running or between) else False
+                if lacks <= freed:
+                    try:
+                        await self._settle(claim)
+                    except ContextFull:  # what runs took the cells meanwhile, or more come back than was counted
+                        least = 1
+                    else:
+                        return True
 
-    async def _may_come_free(self, claim: Claim) -> Literal[False] | None:
-        """Returns None where cells may come free without the claim's doing, else False."""
-        if not claim.waits:
-            return False
-        running = await self._loop.call(lambda engine: cast(CellEngine, engine).n_running())
-        moves = running > 0 or any(self._is_between_methods(record) for record in self._givers(claim))
-        return None if moves else False
+    async def _settle(self, claim: Claim) -> None:
+        if claim.handle is not None:
+            await self._bring_back(claim.handle)
+            claim.handle.state.touch()
 
-    async def _free(self, claim: Claim, lacks: int) -> bool:
-        """Has one branch give up its cells, or branches that share some. Returns False where none can."""
-        givers = {record.state.id: record for record in self._givers(claim) if not self._is_between_methods(record)}
-        resting = await self._loop.call(partial(_resting, list(givers)))
-        own = [each for each in resting if each.cells]
+    async def _free(self, givers: Mapping[int, BranchRecord], look: Look, lacks: int) -> int:
+        """Has one branch give up its cells, or branches that share some; returns how many came free."""
+        own = [each for each in look.resting if each.cells]
         for each in sorted(own, key=lambda each: self._order(givers[each.id], each.cells)):
-            if await self._offload([givers[each.id]], each.cells):
-                return True
-        together = {each.sharers for each in resting if each.sharers and each.sharers <= givers.keys()}
-        for sharers in together:
-            if await self._offload([givers[id] for id in sorted(sharers)], lacks):
-                return True
-        return False
+            if freed := await self._offload([givers[each.id]], each.cells):
+                return freed
+        resting = {each.id for each in look.resting}
+        for sharers in {each.sharers for each in look.resting if each.sharers and each.sharers <= resting}:
+            if freed := await self._offload([givers[id] for id in sorted(sharers)], lacks):
+                return freed
+        return 0
 
     def _givers(self, claim: Claim) -> list[BranchRecord]:
         """Branches that may give up cells, those whose cells are partly offloaded included."""
@@ -216,13 +231,13 @@ class Offloader:
         waited = time.monotonic() - record.state.used_at
         return record.priority, self._claims_cells(record), -waited * cells / self._stores.seconds_back(cells)
 
-    async def _offload(self, records: list[BranchRecord], cells: int) -> bool:
+    async def _offload(self, records: list[BranchRecord], cells: int) -> int:
         states = [record.state for record in records]
         try:
-            return await self._stores.offload(states, cells) > 0
+            return await self._stores.offload(states, cells)
         except AgentKVError as error:  # one of them goes on just now
             log.debug("a branch gives up no cells", branches=[state.id for state in states], error=str(error))
-            return False
+            return 0
 
     async def _bring_back(self, handle: BranchHandle) -> None:
         state = handle.state
@@ -241,6 +256,17 @@ class Offloader:
             self._moved = anyio.Event()
 
 
+def _look(claim: Claim, givers: Iterable[int], engine: StepEngine) -> Look:
+    """Looks at the cells, on the engine's thread."""
+    cells = cast(CellEngine, engine)
+    resting = []
+    for id in set(givers).intersection(engine.live()):
+        if cells.rests(id):
+            own = engine.n_exclusive_cells(id, 0)
+            resting.append(Resting(id, own, frozenset(() if own else cells.sharers(id))))
+    return Look(_lacking(claim, engine), resting, cells.n_running() > 0)
+
+
 def _lacking(claim: Claim, engine: StepEngine) -> int:
     """Cells that the claim lacks, those of its branch that are offloaded included."""
     if claim.lacking is None:
@@ -248,14 +274,3 @@ def _lacking(claim: Claim, engine: StepEngine) -> int:
     stats = engine.stats()
     away = 0 if claim.handle is None else engine.n_offloaded(claim.handle.id)
     return max(claim.lacking(engine), away - (stats.capacity - stats.cells_used))
-
-
-def _resting(branches: list[int], engine: StepEngine) -> list[Resting]:
-    """Those of these branches on which nothing runs."""
-    cells, live = cast(CellEngine, engine), set(engine.live())
-    resting = []
-    for id in branches:
-        if id in live and cells.rests(id):
-            own = engine.n_exclusive_cells(id, 0)
-            resting.append(Resting(id, own, frozenset(() if own else cells.sharers(id))))
-    return resting

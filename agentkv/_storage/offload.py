@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import xxhash
@@ -16,11 +16,12 @@ from .._aio.lock import Lock
 from .._engine.commands import CellsCall, EngineCall
 from .._engine.loop import in_thread
 from .._engine.pinned_cells import PinnedCells
-from .._types.errors import SnapshotError
+from .._types.errors import ContextFull, SnapshotError
 from .layout import (
     CellArray,
     Lacks,
     LayerStates,
+    Rows,
     cell_arrays,
     read_states,
     states_of,
@@ -35,13 +36,20 @@ if TYPE_CHECKING:
     from agentkv_runtime.tensor_file import Bytes
 
     from .._engine.commands import Worker
-    from .._engine.interface import StepEngine
+    from .._engine.interface import CellStore, StepEngine
     from .._engine.loop import StepLoop
     from .._state.branch_state import BranchState, Reloadable
 
 
 class SliceStore(Protocol):
-    """Stores slices of rows in order. Called in threads. Methods raise OSError."""
+    """Stores slices of rows in order. Methods raise OSError.
+
+    Attributes:
+        at_once: whether all slices take no longer than a part of a forward: then they are copied on the step loop's
+            thread, else in threads, each between two forwards.
+    """
+
+    at_once: bool
 
     def put(self, rows: Bytes) -> None:
         """Appends a slice."""
@@ -55,6 +63,8 @@ class SliceStore(Protocol):
 
 class InMemory:
     """Slices in memory."""
+
+    at_once = True
 
     def __init__(self) -> None:
         self._slices: list[Bytes] = []
@@ -74,6 +84,8 @@ class InMemory:
 
 class InFile:
     """Slices in an unnamed temporary file: its disk space is freed when the process ends, however it does."""
+
+    at_once = False
 
     def __init__(self, folder: Path) -> None:
         self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - open for as long as it is needed
@@ -104,6 +116,58 @@ class InFile:
         self._file.close()
 
 
+class Slices(NamedTuple):
+    """What there is to copy of the rows of a pin, in slices.
+
+    Attributes:
+        arrays: arrays of a cell.
+        lacks: of each row, the number of groups of layers that it holds nothing of.
+        states: recurrent states of the rows.
+    """
+
+    arrays: list[CellArray]
+    lacks: Lacks
+    states: LayerStates
+
+    @classmethod
+    def of(cls, hold: Pin, engine: StepEngine, cells: CellStore) -> Slices:
+        """Asks the engine."""
+        lacks = engine.pinned_dropped_groups(hold.id, 0, hold.rows)
+        return cls(cell_arrays(cells.cell_arrays), lacks, states_of(hold.id, hold.rows, engine, cells))
+
+    @property
+    def cell_bytes(self) -> int:
+        """Bytes of a cell."""
+        return self.arrays[-1].end
+
+    def reads(self, hold: int) -> list[Callable[[StepEngine, CellStore], Bytes]]:
+        """Calls that each read one slice of a pin."""
+        rows = [partial(self._read, hold, first, lacks) for first, lacks in self._rows()]
+        return [*rows, *(partial(read_states, hold, some) for some in self.states.slices())]
+
+    def writes(self, hold: int) -> list[Callable[[Bytes, StepEngine, CellStore], None]]:
+        """Calls that each write one slice to a pin, in the order of `reads`."""
+        rows = [partial(self._write, hold, first, lacks) for first, lacks in self._rows()]
+        return [*rows, *(partial(_write_states, hold, some) for some in self.states.slices())]
+
+    def _rows(self) -> list[tuple[int, Lacks]]:
+        step = max(1, SLICE_BYTES // self.cell_bytes)
+        return [(first, self.lacks[first : first + step]) for first in range(0, len(self.lacks), step)]
+
+    def _read(self, hold: int, first: int, lacks: Lacks, engine: StepEngine, cells: CellStore) -> Bytes:
+        return without_dropped(read_rows(hold, first, len(lacks), engine, cells), self.arrays, lacks)
+
+    def _write(self, hold: int, first: int, lacks: Lacks, stored: Bytes, engine: StepEngine, cells: CellStore) -> None:
+        write_rows(hold, first, with_zeros(stored, self.arrays, lacks), lacks, engine, cells)
+
+
+def _write_states(hold: int, some: Rows, stored: Bytes, engine: StepEngine, cells: CellStore) -> None:
+    write_states(hold, some, stored, engine, cells)
+
+
+_NOTHING = Slices([], np.zeros(0, np.uint8), LayerStates((), np.zeros(0, np.int32)))
+
+
 class OffloadedCells:
     """Cells of branches outside of the cache, from the start of their offload to the end of their reload.
 
@@ -113,8 +177,6 @@ class OffloadedCells:
 
     Attributes:
         rows: number of cells, once they are offloaded.
-        cell_bytes: bytes of each.
-        is_kept: whether they are kept at all; others are computed again in place of being brought back.
     """
 
     def __init__(
@@ -127,17 +189,14 @@ class OffloadedCells:
         self._open_store = open_store
         self._lock = Lock()
         self._away = False  # by what the engine did
-        self._arrays: list[CellArray] = []
-        self._lacks: Lacks = np.zeros(0, np.uint8)  # of the rows
-        self._states = LayerStates((), np.zeros(0, np.int32))
-        self._step = 1
+        self._slices = _NOTHING
         self._store: SliceStore | None = None
         self.rows = 0
-        self.cell_bytes = 0
 
     @property
-    def is_kept(self) -> bool:
-        return self._store is not None
+    def nbytes(self) -> int:
+        """Bytes that are kept."""
+        return 0 if self._store is None else self.rows * self._slices.cell_bytes
 
     @property
     def moves(self) -> bool:
@@ -162,17 +221,12 @@ class OffloadedCells:
         are then as they were."""
         for branch in self._branches:
             self._before[branch], branch.offloaded = branch.offloaded, self
-        ids = [branch.id for branch in self._branches]
-        take = EngineCall(lambda engine: engine.pin_unshared(ids), self._release)
         try:
-            async with self._lock, PinnedCells(self._loop, take) as hold:
-                if hold.rows:
-                    await self._put(hold)
-                    await self._loop.run(
-                        EngineCall(partial(self._offload_cells, hold.id), self._undo, lambda _: self._gone(hold.rows))
-                    )
-                    await self._loop.call(lambda engine: engine.unpin(hold.id))
-                return hold.rows
+            async with self._lock:
+                self._store = None if self._open_store is None else await in_thread(self._loop, self._open_store)
+                if self._store is None or self._store.at_once:
+                    return await self._offload_at_once()
+                return await self._offload_in_slices(self._store)
         except OSError as error:
             raise self._failed("written", error) from error
         finally:
@@ -187,19 +241,11 @@ class OffloadedCells:
                 await branch.offloaded.reload()  # what was offloaded later comes back first
         async with self._lock:
             await self._loop.call(lambda _: None)  # what was torn down may have been done all the same
-            if not self.belongs:
-                return
-            store = self._store
-            if store is None or not await self._loop.call(self._n_wanted):
-                await self._loop.call(self._lose, on_result=lambda _: self._back())
-                return
-            reserve = EngineCall(lambda engine: engine.reserve(len(self._lacks)), self._release)
-            async with PinnedCells(self._loop, reserve) as hold:
-                try:
-                    await self._get(store, hold)
-                except OSError as error:
-                    raise self._failed("read", error) from error
-                await self._loop.run(EngineCall(partial(self._reload_cells, hold.id), on_result=lambda _: self._back()))
+            if self.belongs and (self._store is None or self._store.at_once):
+                async with self._loop.pins:
+                    await self._loop.run(CellsCall(self._come_back, on_result=lambda _: self._back()))
+            elif self.belongs and self._store is not None:
+                await self._reload_in_slices(self._store)
         if not self._before:
             self._close()  # the branches were closed meanwhile
 
@@ -211,9 +257,9 @@ class OffloadedCells:
                 return
             after = await in_thread(self._loop, open_store)
             try:
-                for index in range(-(-len(self._lacks) // self._step) + len(list(self._states.slices()))):
-                    after_slice = await in_thread(self._loop, partial(before.get, index))
-                    await in_thread(self._loop, partial(after.put, after_slice))
+                for index in range(len(self._slices.reads(0))):
+                    some = await in_thread(self._loop, partial(before.get, index))
+                    await in_thread(self._loop, partial(after.put, some))
             except BaseException:
                 after.close()
                 raise
@@ -225,40 +271,79 @@ class OffloadedCells:
         if not self.moves:
             self._close()
 
-    async def _get(self, store: SliceStore, hold: Pin) -> None:
-        for index, first in enumerate(range(0, len(self._lacks), self._step)):
-            lacks = self._lacks[first : first + self._step]
-            rows = with_zeros(await in_thread(self._loop, partial(store.get, index)), self._arrays, lacks)
-            await self._loop.run(CellsCall(partial(write_rows, hold.id, first, rows, lacks)))
-        for index, some in enumerate(self._states.slices(), start=-(-len(self._lacks) // self._step)):
-            states = await in_thread(self._loop, partial(store.get, index))
-            await self._loop.run(CellsCall(partial(write_states, hold.id, some, states)))
+    async def _offload_at_once(self) -> int:
+        async with self._loop.pins:
+            return await self._loop.run(CellsCall(self._go, self._undo_go, self._gone))
 
-    async def _put(self, hold: Pin) -> None:
-        self._arrays = await self._loop.run(CellsCall(lambda _, cells: cell_arrays(cells.cell_arrays)))
-        self._lacks = await self._loop.run(
-            EngineCall(lambda engine: engine.pinned_dropped_groups(hold.id, 0, hold.rows))
-        )
-        self.cell_bytes = self._arrays[-1].end
-        if self._open_store is None:
+    def _go(self, engine: StepEngine, cells: CellStore) -> int:
+        hold = engine.pin_unshared(self._ids)
+        try:
+            if hold.rows:
+                self._slices = Slices.of(hold, engine, cells)
+                if self._store is not None:
+                    for read in self._slices.reads(hold.id):
+                        self._store.put(read(engine, cells))
+                engine.offload(self._ids, hold.id)
+        finally:
+            engine.unpin(hold.id)
+        return hold.rows
+
+    def _undo_go(self, worker: Worker, rows: int) -> None:
+        if not rows:
             return
-        self._step = max(1, SLICE_BYTES // self.cell_bytes)
-        self._store = store = await in_thread(self._loop, self._open_store)
-        for first in range(0, hold.rows, self._step):
-            lacks = self._lacks[first : first + self._step]
-            rows = await self._loop.run(CellsCall(partial(read_rows, hold.id, first, len(lacks))))
-            await in_thread(self._loop, partial(store.put, without_dropped(rows, self._arrays, lacks)))
-        self._states = await self._loop.run(CellsCall(partial(states_of, hold.id, hold.rows)))
-        for some in self._states.slices():
-            states = await self._loop.run(CellsCall(partial(read_states, hold.id, some)))
-            await in_thread(self._loop, partial(store.put, states))
+        try:
+            self._come_back(worker.engine, worker.cells)
+        except ContextFull:
+            self._lose(worker.engine)
+        worker.report(self._back)
 
-    def _offload_cells(self, hold: int, engine: StepEngine) -> int:
-        engine.offload([branch.id for branch in self._branches], hold)
+    def _come_back(self, engine: StepEngine, cells: CellStore) -> None:
+        store = self._store
+        if store is None or not self._n_wanted(engine):
+            return self._lose(engine)
+        hold = engine.reserve(len(self._slices.lacks))
+        try:
+            for index, write in enumerate(self._slices.writes(hold.id)):
+                write(store.get(index), engine, cells)
+            self._reload_cells(hold.id, engine)
+        finally:
+            engine.unpin(hold.id)
+
+    async def _offload_in_slices(self, store: SliceStore) -> int:
+        take = EngineCall(lambda engine: engine.pin_unshared(self._ids), self._release)
+        async with PinnedCells(self._loop, take) as hold:
+            if hold.rows:
+                self._slices = await self._loop.run(CellsCall(partial(Slices.of, hold)))
+                for read in self._slices.reads(hold.id):
+                    await in_thread(self._loop, partial(store.put, await self._loop.run(CellsCall(read))))
+                away = EngineCall(partial(self._offload_cells, hold), self._undo, lambda hold: self._gone(hold.rows))
+                await self._loop.run(away)
+                await self._loop.call(lambda engine: engine.unpin(hold.id))
+            return hold.rows
+
+    async def _reload_in_slices(self, store: SliceStore) -> None:
+        if not await self._loop.call(self._n_wanted):
+            return await self._loop.call(self._lose, on_result=lambda _: self._back())
+        reserve = EngineCall(lambda engine: engine.reserve(len(self._slices.lacks)), self._release)
+        async with PinnedCells(self._loop, reserve) as hold:
+            for index, write in enumerate(self._slices.writes(hold.id)):
+                try:
+                    stored = await in_thread(self._loop, partial(store.get, index))
+                except OSError as error:
+                    raise self._failed("read", error) from error
+                await self._loop.run(CellsCall(partial(write, stored)))
+            await self._loop.run(EngineCall(partial(self._reload_cells, hold.id), on_result=lambda _: self._back()))
+
+    @property
+    def _ids(self) -> list[int]:
+        return [branch.id for branch in self._branches]
+
+    def _offload_cells(self, hold: Pin, engine: StepEngine) -> Pin:
+        engine.offload(self._ids, hold.id)
         return hold
 
-    def _undo(self, worker: Worker, hold: int) -> None:
-        self._reload_cells(hold, worker.engine)
+    def _undo(self, worker: Worker, hold: Pin) -> None:
+        self._reload_cells(hold.id, worker.engine)
         worker.report(self._back)
 
     def _reload_cells(self, hold: int, engine: StepEngine) -> None:
@@ -276,10 +361,10 @@ class OffloadedCells:
 
     def _live(self, engine: StepEngine) -> list[int]:
         live = set(engine.live())
-        return [branch.id for branch in self._branches if branch.id in live]
+        return [branch for branch in self._ids if branch in live]
 
     def _gone(self, rows: int) -> None:
-        self._away = True
+        self._away = rows > 0
         self.rows = rows
 
     def _back(self) -> None:
@@ -300,7 +385,7 @@ class OffloadedCells:
             self._store = None
 
     def _failed(self, how: str, error: OSError) -> SnapshotError:
-        names = ", ".join(str(branch.id) for branch in self._branches)
+        names = ", ".join(map(str, self._ids))
         whose = f"branch {names}" if len(self._branches) == 1 else f"branches {names}"
         return SnapshotError(
             f"the cells of {whose} cannot be {how}: {error.strerror or error}; "

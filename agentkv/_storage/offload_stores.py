@@ -58,8 +58,7 @@ class OffloadStores:
 
     def _bytes_of(self, way: Way) -> int:
         """Bytes of the cells that come back this way."""
-        kept = [cells for cells, (where, _) in self._kept.items() if where == way and cells.is_kept]
-        return sum(cells.rows * cells.cell_bytes for cells in kept)
+        return sum(cells.nbytes for cells, (where, _) in self._kept.items() if where == way)
 
     def seconds_back(self, cells: int) -> float:
         """Expected seconds until so many cells are back, if they are offloaded now."""
@@ -120,9 +119,9 @@ class OffloadStores:
     async def _make_room(self, way: Way, most: int) -> None:
         """Moves what has waited longest on, or lets it go, until what is kept takes at most so many bytes."""
         while self._bytes_of(way) > most:
-            kept = [cells for cells, (where, _) in self._kept.items() if where == way and cells.is_kept]
+            kept = [cells for cells, (where, _) in self._kept.items() if where == way and cells.nbytes]
             oldest = min(kept, key=lambda cells: self._kept[cells][1])
-            size = oldest.rows * oldest.cell_bytes
+            size = oldest.nbytes
             if way == "memory" and self._has_disk(size) and self._times.pays("disk", oldest.rows):
                 await self._make_room("disk", self._policy.disk_bytes - size)
                 await self._move_to_disk(oldest)

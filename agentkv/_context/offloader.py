@@ -9,7 +9,7 @@ from bisect import insort
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 import anyio
 
@@ -30,6 +30,9 @@ T = TypeVar("T")
 MOMENT_S = 0.05
 """A branch between two methods of one turn is not taken for one that waits, as long as others can be waited for."""
 
+PATIENCE = 200
+"""Looks, each after a moment, at branches that are being made, or go on just when their cells are to leave."""
+
 Lacking: TypeAlias = "Callable[[StepEngine], int]"
 """Number of cells that lack at this moment, on the engine's thread."""
 
@@ -44,6 +47,7 @@ class Claim:
         handle: the branch; None for one that is to be made.
         waits: whether it may wait for cells that others are using.
         freed: whether others gave up cells for it.
+        patience: number of looks more at branches that are about to do something.
     """
 
     place: tuple[float, int]
@@ -51,6 +55,7 @@ class Claim:
     handle: BranchHandle | None
     waits: bool
     freed: bool = False
+    patience: int = PATIENCE
 
     @property
     def record(self) -> BranchRecord | None:
@@ -78,11 +83,15 @@ class Look(NamedTuple):
         lacks: number of cells that lack; 0 or less for none.
         resting: branches that may give up cells.
         running: whether jobs run.
+        paused: whether a generation waits for its reader.
+        live: all branches.
     """
 
     lacks: int
     resting: list[Resting]
     running: bool
+    paused: bool
+    live: set[int]
 
 
 class Offloader:
@@ -147,14 +156,15 @@ class Offloader:
 
     async def retry(self, attempt: Callable[[], Awaitable[T]], lacking: Lacking | None = None) -> T:
         """Runs what makes a branch, and again each time that others gave up cells for it."""
-        wanted = lacking
-        while True:
+        for _ in range(PATIENCE):  # others may take the cells each time
             try:
                 return await attempt()
             except ContextFull as error:
-                if error.hopeless or not await self.find(None, wanted):
+                if error.hopeless:
                     raise
-            wanted = None if wanted is lacking else lacking  # where none seemed to lack, it needs more than was thought
+                if not await self.find(None, lacking):
+                    break
+        return await attempt()
 
     def _claim(self, handle: BranchHandle | None, lacking: Lacking | None) -> Claim:
         if handle is None:
@@ -168,6 +178,7 @@ class Offloader:
         async with self._serving:
             least = 0  # lacks, whatever the claim says
             while True:
+                known = {record.state.id for record in self._core.registry.records}
                 givers = {record.state.id: record for record in self._givers(claim)}
                 between = {id for id, record in givers.items() if self._is_between_methods(record)}
                 look = await self._loop.call(partial(_look, claim, givers.keys() - between))
@@ -175,7 +186,7 @@ class Offloader:
                 freed = await self._free(givers, look, lacks) if lacks > 0 else 0
                 claim.freed = freed > 0
                 if lacks > 0 and not freed:
-                    return None if claim.waits and (look.running or between) else False
+                    return self._may_come_free(claim, look, bool(between or look.live - known))
                 if lacks <= freed:
                     try:
                         await self._settle(claim)
@@ -183,6 +194,20 @@ class Offloader:
                         least = 1
                     else:
                         return True
+
+    def _may_come_free(self, claim: Claim, look: Look, about_to: bool) -> Literal[False] | None:
+        """Returns None where cells may come free without the claim's doing, else False. `about_to`: some branches were
+        in use a moment ago, or are being made."""
+        if not claim.waits:
+            return False
+        if look.running:
+            claim.patience = PATIENCE
+            return None
+        moving = any(_is_moving(record) for record in self._core.registry.records)
+        if not (about_to or moving or look.paused or any(each.cells for each in look.resting)):
+            return False
+        claim.patience -= 1
+        return None if claim.patience else False
 
     async def _settle(self, claim: Claim) -> None:
         if claim.handle is not None:
@@ -213,8 +238,7 @@ class Offloader:
 
     @staticmethod
     def _stays(record: BranchRecord) -> bool:
-        moves = record.state.offloaded is not None and record.state.offloaded.moves
-        return record.closed or record.priority == math.inf or record.state.making_room or moves
+        return record.closed or record.priority == math.inf or record.state.making_room or _is_moving(record)
 
     def _waits(self, record: BranchRecord) -> bool:
         state, idle = record.state, self._policy.idle
@@ -258,13 +282,15 @@ class Offloader:
 
 def _look(claim: Claim, givers: Iterable[int], engine: StepEngine) -> Look:
     """Looks at the cells, on the engine's thread."""
-    cells = cast(CellEngine, engine)
+    cells, live = cast(CellEngine, engine), set(engine.live())
     resting = []
-    for id in set(givers).intersection(engine.live()):
+    for id in live.intersection(givers):
         if cells.rests(id):
             own = engine.n_exclusive_cells(id, 0)
             resting.append(Resting(id, own, frozenset(() if own else cells.sharers(id))))
-    return Look(_lacking(claim, engine), resting, cells.n_running() > 0)
+    running = cells.n_running() > 0
+    paused = not running and not all(map(cells.rests, live))
+    return Look(_lacking(claim, engine), resting, running, paused, live)
 
 
 def _lacking(claim: Claim, engine: StepEngine) -> int:
@@ -274,3 +300,8 @@ def _lacking(claim: Claim, engine: StepEngine) -> int:
     stats = engine.stats()
     away = 0 if claim.handle is None else engine.n_offloaded(claim.handle.id)
     return max(claim.lacking(engine), away - (stats.capacity - stats.cells_used))
+
+
+def _is_moving(record: BranchRecord) -> bool:
+    offloaded = record.state.offloaded
+    return offloaded is not None and offloaded.moves

@@ -43,6 +43,7 @@ class BranchRecord:
         branch: weak reference to the Branch itself, which may be gone where views are left.
         parent: weak reference to the branch that it was forked from; None for a root.
         priority: see `Branch.priority`.
+        parked: whether it waits whenever nothing runs on it, though it is in no turn.
     """
 
     __slots__ = (
@@ -54,6 +55,7 @@ class BranchRecord:
         "loaded",
         "overflow",
         "parent",
+        "parked",
         "priority",
         "reused",
         "state",
@@ -71,6 +73,7 @@ class BranchRecord:
         self.branch: weakref.ref[Branch] | None = None
         self.parent: weakref.ref[Branch] | None = None
         self.priority = 0.0
+        self.parked = False
 
     def close(self) -> bool:
         """Marks it as closed; the caller closes the engine's branch. Returns False if it was closed before."""

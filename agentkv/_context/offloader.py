@@ -21,6 +21,7 @@ from .._types.log import log
 
 if TYPE_CHECKING:
     from .._engine.interface import StepEngine
+    from .._state.branch_state import Reloadable
     from .._types.offload import Offload
     from .core import ContextCore
     from .handle import BranchHandle, BranchRecord
@@ -180,10 +181,10 @@ class Offloader:
             while True:
                 known = {record.state.id for record in self._core.registry.records}
                 givers = {record.state.id: record for record in self._givers(claim)}
-                between = {id for id, record in givers.items() if self._is_between_methods(record)}
+                between = {id for id, record in givers.items() if claim.waits and self._is_between_methods(record)}
                 look = await self._loop.call(partial(_look, claim, givers.keys() - between))
                 lacks = max(look.lacks, least)
-                freed = await self._free(givers, look, lacks) if lacks > 0 else 0
+                freed = await self._free(claim, givers, look, lacks) if lacks > 0 else 0
                 claim.freed = freed > 0
                 if lacks > 0 and not freed:
                     return self._may_come_free(claim, look, bool(between or look.live - known))
@@ -214,15 +215,16 @@ class Offloader:
             await self._bring_back(claim.handle)
             claim.handle.state.touch()
 
-    async def _free(self, givers: Mapping[int, BranchRecord], look: Look, lacks: int) -> int:
+    async def _free(self, claim: Claim, givers: Mapping[int, BranchRecord], look: Look, lacks: int) -> int:
         """Has one branch give up its cells, or branches that share some; returns how many came free."""
+        spared = None if claim.record is None else claim.record.state.offloaded
         own = [each for each in look.resting if each.cells]
         for each in sorted(own, key=lambda each: self._order(givers[each.id], each.cells)):
-            if freed := await self._offload([givers[each.id]], each.cells):
+            if freed := await self._offload([givers[each.id]], each.cells, spared):
                 return freed
         resting = {each.id for each in look.resting}
         for sharers in {each.sharers for each in look.resting if each.sharers and each.sharers <= resting}:
-            if freed := await self._offload([givers[id] for id in sorted(sharers)], lacks):
+            if freed := await self._offload([givers[id] for id in sorted(sharers)], lacks, spared):
                 return freed
         return 0
 
@@ -241,8 +243,9 @@ class Offloader:
         return record.closed or record.priority == math.inf or record.state.making_room or _is_moving(record)
 
     def _waits(self, record: BranchRecord) -> bool:
-        state, idle = record.state, self._policy.idle
-        return state.lease is not None or (idle is not None and time.monotonic() - state.used_at >= idle)
+        if record.parked or record.state.lease is not None:
+            return True
+        return self._policy.idle is not None and time.monotonic() - record.state.used_at >= self._policy.idle
 
     def _claims_cells(self, record: BranchRecord) -> bool:
         return any(claim.record is record for claim in self._claims)
@@ -255,10 +258,12 @@ class Offloader:
         waited = time.monotonic() - record.state.used_at
         return record.priority, self._claims_cells(record), -waited * cells / self._stores.seconds_back(cells)
 
-    async def _offload(self, records: list[BranchRecord], cells: int) -> int:
+    async def _offload(self, records: list[BranchRecord], cells: int, spared: Reloadable | None) -> int:
         states = [record.state for record in records]
+        if any(map(self._stays, records)):  # since the look at it
+            return 0
         try:
-            return await self._stores.offload(states, cells)
+            return await self._stores.offload(states, cells, spared)
         except AgentKVError as error:  # one of them goes on just now
             log.debug("a branch gives up no cells", branches=[state.id for state in states], error=str(error))
             return 0

@@ -65,13 +65,15 @@ class OffloadStores:
         way: Way = "memory" if cells * self._cell_bytes <= self._policy.memory_bytes else "prefill"
         return self._times.seconds(way, cells) or _SOON_S * cells
 
-    async def offload(self, branches: Sequence[BranchState], cells: int) -> int:
-        """Offloads the cells, about so many, that only these branches have; returns the number freed. Raises
-        BranchBusy, BranchClosed; the branches are then as they were."""
+    async def offload(self, branches: Sequence[BranchState], cells: int, spared: Reloadable | None) -> int:
+        """Offloads the cells, about so many, that only these branches have; returns the number freed. `spared` are
+        cells that are to come back next, and stay where they are. Raises BranchBusy, BranchClosed; the branches are
+        then as they were."""
         self._forget_returned()
         if not self._cell_bytes:
             self._cell_bytes = await self._loop.run(CellsCall(lambda _, store: store.cell_bytes))
-        way, store = await self._way_for(cells)
+        has_more = any(branch.offloaded is not None for branch in branches)
+        way, store = await self._way_for(cells, spared, has_more)
         offloaded = OffloadedCells(self._loop, branches, store)
         try:
             freed = await offloaded.offload()
@@ -102,31 +104,37 @@ class OffloadStores:
         self._kept[cells] = ("prefill", self._kept[cells][1])
         return True
 
-    async def _way_for(self, cells: int) -> tuple[Way, Callable[[], SliceStore] | None]:
-        """The fastest way back that there is room for, which is made."""
+    async def _way_for(
+        self, cells: int, spared: Reloadable | None, has_more: bool
+    ) -> tuple[Way, Callable[[], SliceStore] | None]:
+        """The fastest way back that there is room for, which is made. `has_more`: what is offloaded of the branches already
+        would be lost with these cells."""
         for step in self._loop.last_steps(_STEPS_LOOKED_AT):
             if step.prefill_rows >= _LEAST_ROWS:
                 self._times.add("prefill", step.prefill_rows, step.seconds)
         size = cells * self._cell_bytes
-        if size <= self._policy.memory_bytes and self._times.pays("memory", cells):
-            await self._make_room("memory", self._policy.memory_bytes - size)
+        if (has_more or self._times.pays("memory", cells)) and await self._make_room("memory", size, spared):
             return "memory", InMemory
-        if self._has_disk(size) and self._times.pays("disk", cells):
-            await self._make_room("disk", self._policy.disk_bytes - size)
+        if (has_more or self._times.pays("disk", cells)) and await self._make_room("disk", size, spared):
             return "disk", self._file
         return "prefill", None
 
-    async def _make_room(self, way: Way, most: int) -> None:
-        """Moves what has waited longest on, or lets it go, until what is kept takes at most so many bytes."""
-        while self._bytes_of(way) > most:
+    async def _make_room(self, way: Way, size: int, spared: Reloadable | None) -> bool:
+        """Moves what has waited longest on, or lets it go, until there is room for so many bytes more. Returns False if
+        there never is."""
+        most = self._policy.memory_bytes if way == "memory" else self._disk_bytes
+        while self._bytes_of(way) + size > most:
             kept = [cells for cells, (where, _) in self._kept.items() if where == way and cells.nbytes]
-            oldest = min(kept, key=lambda cells: self._kept[cells][1])
-            size = oldest.nbytes
-            if way == "memory" and self._has_disk(size) and self._times.pays("disk", oldest.rows):
-                await self._make_room("disk", self._policy.disk_bytes - size)
+            going = [cells for cells in kept if cells is not spared and not cells.moves]
+            if size > most or not going:
+                return False
+            oldest = min(going, key=lambda cells: self._kept[cells][1])
+            pays = way == "memory" and self._times.pays("disk", oldest.rows)
+            if pays and await self._make_room("disk", oldest.nbytes, spared):
                 await self._move_to_disk(oldest)
             else:
                 self.lose(oldest)
+        return True
 
     async def _move_to_disk(self, cells: OffloadedCells) -> None:
         try:
@@ -138,8 +146,9 @@ class OffloadStores:
             if cells in self._kept:
                 self._kept[cells] = ("disk", self._kept[cells][1])
 
-    def _has_disk(self, size: int) -> bool:
-        return self._policy.folder is not None and size <= self._policy.disk_bytes
+    @property
+    def _disk_bytes(self) -> int:
+        return 0 if self._policy.folder is None else self._policy.disk_bytes
 
     def _file(self) -> InFile:
         folder = Path(self._policy.folder or ".")

@@ -10,6 +10,7 @@ import typer
 
 from .._console.console import fail, reporting
 from .._types.extras import needs_extra
+from .._types.offload import Offload
 from .options import (
     CallFormatOption,
     Drafts,
@@ -120,9 +121,12 @@ def serve(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Where waiting conversations go when the cache is full; without it, memory.",
+            help="Where waiting conversations go when the cache and --offload-memory are full.",
         ),
     ] = None,
+    offload_memory: Annotated[
+        int, typer.Option(min=0, metavar="BYTES", help="Memory for waiting conversations when the cache is full.")
+    ] = 1 << 30,
     trace: Annotated[
         Path | None,
         typer.Option(
@@ -159,7 +163,6 @@ def serve(
         most_branches=most_branches,
         branch_seconds=branch_seconds,
         lease_seconds=lease_seconds,
-        offload=offload,
         origins=tuple(cors or ()),
         hosts=(host, "localhost", "127.0.0.1", "[::1]", *(allow_host or ()))
         if api_key is None and not insecure
@@ -177,6 +180,7 @@ def serve(
         "threads": threads,
         "call_format": call_format,
         "rescue": "steer" if steer_calls else rescue,
+        "offload": Offload(folder=offload, memory_bytes=offload_memory),
         **prefix_cache_options(prefix_cache, prefix_cache_bytes),
     }
     with reporting():

@@ -73,7 +73,7 @@ class Server:
         self.context = context
         self.settings = settings
         self.admission = Admission(settings.most_running, settings.most_waiting)
-        self.cache = ConversationCache(settings.most_kept, settings.offload)
+        self.cache = ConversationCache(settings.most_kept)
         self.branches = Branches(settings.most_branches, settings.branch_seconds, settings.lease_seconds)
         self.began = int(time.time())
         self._warm: dict[str, CachedConversation] = {}  # kept open as long as the server runs
@@ -203,7 +203,7 @@ class Server:
                 return await verb()
             except TooManyBranches:
                 if (
-                    not (self.branches.close_idle() or self.cache.free_branch())
+                    not (self.branches.close_idle() or self.cache.close_oldest())
                     and self.admission.ended == ended  # no request ended meanwhile
                     and not await self.admission.wait_for_departure()
                 ):
@@ -230,7 +230,10 @@ class Server:
         return room.cells < lacked
 
     async def _evict_one(self) -> bool:
-        return self.branches.close_idle() or await self.cache.make_room()
+        if self.branches.close_idle():
+            return True
+        offloader = core_of(self.context).offloader
+        return self.cache.close_oldest() if offloader is None else await offloader.find(None, None)
 
     async def _made(
         self, reply_request: ReplyRequest, after: CachedConversation | None, calls_of: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +23,6 @@ class Settings:
         most_branches: maximum number of branches that clients hold through `/v1/branches`.
         branch_seconds: idle time in seconds after which such a branch may be closed.
         lease_seconds: the same for all branches of a lease without a connection, once each is idle for longer.
-        offload: folder for offloaded cells where the cache lacks room; None keeps them in memory.
         origins: web pages whose scripts may call the server (CORS); "*" for any.
         hosts: names that requests may have in their Host header; empty for any. They keep web pages from calling a
             local server under a name of their own (DNS rebinding).
@@ -43,7 +41,6 @@ class Settings:
     most_branches: int = 64
     branch_seconds: float = 600.0
     lease_seconds: float = 30.0
-    offload: Path | None = None
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     any_name: bool = False

@@ -151,6 +151,7 @@ class Branches:
     ) -> BranchEntry:
         """Enters a branch under its id. A previous branch of that name is closed."""
         chosen = name or f"{OWN_NAMES}{secrets.token_hex(16)}"
+        handle_of(branch).record.parked = True  # between its verbs
         entry = BranchEntry(branch, chosen, parent, lease, revision or new_revision(), used=monotonic())
         if (before := self._entries.get(entry.id)) is not None:
             self.drop(before)

@@ -88,8 +88,13 @@ async def serving_of(ctx: kv.Context, settings: Settings = SETTINGS) -> AsyncIte
 
 @pytest.fixture
 def serve() -> Serve:
-    """`async with serve(capacity=8192, **settings) as served`."""
-    return lambda capacity=8192, **settings: serving(replace(SETTINGS, **settings), capacity=capacity)
+    """`async with serve(capacity=8192, offload=None, **settings) as served`."""
+
+    def served(capacity: int = 8192, offload: kv.Offload | None = None, **settings: Any) -> Any:
+        options = {"capacity": capacity} | ({} if offload is None else {"offload": offload})
+        return serving(replace(SETTINGS, **settings), **options)
+
+    return served
 
 
 @pytest.fixture

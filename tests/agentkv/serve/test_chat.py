@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +16,7 @@ from pydantic import BaseModel
 import agentkv as kv
 from agentkv.serve.settings import Settings
 
-from .conftest import SETTINGS, Served, serving
+from .conftest import Served, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -302,8 +301,9 @@ async def test_nobody_goes_on_from_what_its_client_was_not_told() -> None:
 async def test_an_offload_folder_that_is_gone_shuts_nobody_out(tmp_path: Path) -> None:
     folder = tmp_path / "offload"
     folder.mkdir()
-    async with serving(replace(SETTINGS, offload=folder), capacity=512) as site:
+    async with serving(capacity=512, offload=kv.Offload(memory_bytes=0, folder=folder)) as site:
         folder.rmdir()
+        folder.write_text("a file in its place")
         for number in range(8):
             asked: dict[str, Any] = {"input": f"Number {number}. " * 12, "temperature": 0, "max_output_tokens": 8}
             assert (await site.openai.responses.create(model="nano", **asked)).status in ("completed", "incomplete")

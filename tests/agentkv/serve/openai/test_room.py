@@ -6,12 +6,10 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-import anyio
 import pytest
 from openai.types.responses import Response
 
 import agentkv as kv
-from agentkv.serve import conversations
 from agentkv.serve.conversations import ConversationCache
 
 from ..conftest import Serve, Served
@@ -57,7 +55,7 @@ async def test_responses_that_share_cells_shut_nobody_out(serve: Serve, follower
             expected = await respond(large, "How are you?", ours)
             told = await respond(small, "How are you?", theirs)
             assert (told.output_text, tokens(told)) == (expected.output_text, tokens(expected))
-            assert cached(told) == 0 < cached(expected)  # it was fed again
+            assert cached(told) > 0.9 * cached(expected)  # what they share came back; a few cells are computed sooner
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -88,58 +86,16 @@ async def test_what_a_running_message_needs_as_well_is_not_given_up_in_vain(serv
         assert tokens(second) >= CELLS
         kept = site.server.cache.kept(f"response:{first.id}")
         assert kept is not None
-        assert not kept.cells_dropped
+        assert not kept.branch.closed
 
 
-async def test_several_that_lack_room_at_once_take_one_branch(served: Served) -> None:
-    own = ConversationCache(8)
-    branches = [await served.ctx.branch(text) for text in ("one", "two")]
-    for branch in branches:
-        own.put(branch.text, branch, promised=True)
-    assert await kv.gather(own.make_room(), own.make_room()) == [True, True]
-    assert [branch.offloaded for branch in branches] == [True, False]
-
-
-async def test_what_can_be_kept_nowhere_is_closed(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def fails(_: kv.Branch) -> None:
-        raise kv.TooManyBranches("no branch is left")
-
-    monkeypatch.setattr(conversations, "_bare", fails)
-    own = ConversationCache(8)
-    branches = [await served.ctx.branch(text) for text in ("one", "two")]
-    for branch in branches:
-        own.put(branch.text, branch, promised=True)
-    assert await own.make_room()
-    assert [branch.closed for branch in branches] == [True, False]
-
-
-async def test_bare_branches_take_no_place_from_conversations(served: Served) -> None:
+async def test_where_branches_are_lacking_the_oldest_conversation_goes(served: Served) -> None:
     own = ConversationCache(8)
     for text in ("one", "two"):
         own.put(text, await served.ctx.branch(text), promised=True)
-    assert await own.make_room()
-    assert len(served.ctx.branches) == 3  # a bare one beside that which was offloaded
-    assert own.free_branch()
-    assert len(served.ctx.branches) == 2
-    assert [kept.branch.text for name in ("one", "two") if (kept := own.kept(name))] == ["one", "two"]
-    assert own.free_branch()
+    assert own.close_oldest()
     assert own.kept("one") is None
-
-
-async def test_nothing_is_left_of_room_that_nobody_waits_for(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    own, fork, made = ConversationCache(8), kv.Branch.fork, list[kv.Branch]()
-
-    async def forks(branch: kv.Branch) -> kv.Branch:
-        made.append(await fork(branch))
-        scope.cancel()
-        return made[0]
-
-    monkeypatch.setattr(kv.Branch, "fork", forks)
-    own.put("one", await served.ctx.branch("one"), promised=True)
-    with anyio.CancelScope() as scope:
-        await own.make_room()
-    assert made[0].closed
-    assert [branch.text for branch in served.ctx.branches] == ["one"]
+    assert own.kept("two") is not None
 
 
 async def test_a_response_for_which_there_is_no_second_branch_is_kept(
@@ -163,7 +119,7 @@ async def test_nothing_is_left_of_what_was_deleted(serve: Serve) -> None:
         for response in (first, second):
             await site.openai.responses.delete(response.id)
         await site.until_idle()
-        while await site.server.cache.make_room():
+        while site.server.cache.close_oldest():
             pass
         await site.until_idle()
         assert not site.ctx.branches

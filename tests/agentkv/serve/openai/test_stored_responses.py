@@ -124,7 +124,8 @@ async def test_the_response_used_longest_ago_gives_way(serve: Serve) -> None:
 async def test_stored_responses_leave_a_small_cache_and_go_on_as_if_they_had_not(
     serve: Serve, tmp_path: Path, to_disk: bool
 ) -> None:
-    async with serve(capacity=256, offload=tmp_path if to_disk else None) as served:
+    offload = kv.Offload(folder=tmp_path, memory_bytes=0 if to_disk else 1 << 30)
+    async with serve(capacity=256, offload=offload) as served:
         first = await first_of(served)
         for number in range(4):
             asked: Any = {"model": "nano", "input": f"Number {number}. " * 12, "temperature": 0}

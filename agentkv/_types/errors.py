@@ -100,7 +100,8 @@ class SnapshotMismatch(SnapshotError):
 
 
 class JournalError(AgentKVError):
-    """A journal that cannot be opened or written, is damaged, used by another process, or has no such run or branch.
+    """A journal that cannot be opened or written, is damaged, used by another process, or has no such run, branch or
+    approval.
     A turn whose entry cannot be written ends; its branch is rolled back."""
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from .._types.errors import JournalError
 from .._types.run import CallRequest
+from .._types.show import preview
 from ..agents.turn_log import Decision
 from . import runs
 from .records import UNREADABLE, request_of, text_of_request
@@ -92,7 +93,7 @@ def answer(
         (run, number),
     ).fetchone()
     if row is None:
-        raise JournalError(f"the journal has no approval {key}: nobody was asked, or its run was dropped")
+        raise JournalError(f"the journal has no approval {preview(key)}: nobody was asked, or its run was dropped")
     request, denied, record, status = row
     if call is not None and text_of_request(call) != request:
         raise JournalError(f"approval {key} is for another call by now; read the approvals again")
@@ -131,7 +132,7 @@ def _decision_of(denied: object) -> Decision | None:
 def _parts(key: str) -> tuple[str, int]:
     """Run and number of a key; of none that there is, where it is no key."""
     run, _, number = key.rpartition("-")
-    return (run, int(number)) if number.isascii() and number.isdecimal() and len(number) < 10 else ("", -1)
+    return (run, int(number)) if key.isascii() and number.isdecimal() and len(number) < 10 else ("", -1)
 
 
 def _waiting(connection: sqlite3.Connection, run: str, number: int, request: str, asked: float) -> WaitingApproval:
@@ -143,12 +144,18 @@ def _waiting(connection: sqlite3.Connection, run: str, number: int, request: str
 
 
 def _resumed(connection: sqlite3.Connection, run: str) -> tuple[str, str]:
-    """The turn that is resumed for this one to go on, and its branch: the outermost one whose calls began it."""
+    """The turn that is resumed for this one to go on, and its branch: the outermost one whose calls began it.
+
+    Raises ValueError for turns that began each other.
+    """
     query = (
         "SELECT coalesce(name, branch), runs.parent FROM runs LEFT JOIN branches ON branches.id = branch "
         "WHERE runs.id = ? AND status = 'running'"
     )
-    row = connection.execute(query, (run,)).fetchone()
+    row, seen = connection.execute(query, (run,)).fetchone(), {run}
     while row[1] is not None and (outer := connection.execute(query, (row[1],)).fetchone()) is not None:
         run, row = row[1], outer
+        if run in seen:
+            raise ValueError("it began itself")
+        seen.add(run)
     return run, row[0]

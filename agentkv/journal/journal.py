@@ -238,7 +238,8 @@ class Journal:
 
     async def answered(self, core: ContextCore, run: str, number: int) -> Decision:
         """Waits until somebody answers an approval by the journal."""
-        heard, said = anyio.Event(), list[Decision]()
+        heard = anyio.Event()
+        said: list[Decision] = []
 
         def tell(decision: Decision) -> None:
             said.append(decision)

@@ -11,6 +11,7 @@ from ._storage.load import Loaded
 from ._storage.save import Saved
 from ._types.errors import (
     AgentKVError,
+    ApprovalPending,
     BranchBusy,
     BranchClosed,
     BranchExists,
@@ -54,6 +55,7 @@ from .agents.run_context import RunContext
 from .agents.running import RunningTurn
 from .agents.stream import AgentStream
 from .agents.tool import Retry, Tool, tool
+from .journal.approvals import WaitingApproval
 from .journal.journal import Journal
 from .journal.runs import RecordedCall, RunInfo
 from .journal.unfinished import UnfinishedRun
@@ -69,6 +71,7 @@ __all__ = [
     "Agent",
     "AgentKVError",
     "AgentStream",
+    "ApprovalPending",
     "Branch",
     "BranchBusy",
     "BranchClosed",
@@ -138,6 +141,7 @@ __all__ = [
     "TurnStopped",
     "UnfinishedRun",
     "Usage",
+    "WaitingApproval",
     "WrongEventLoop",
     "adapters",
     "events",

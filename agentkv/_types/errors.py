@@ -6,7 +6,7 @@ Every message names the request, the bound that it broke, and the remedy.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -100,8 +100,27 @@ class SnapshotMismatch(SnapshotError):
 
 
 class JournalError(AgentKVError):
-    """A journal that cannot be opened or written, is damaged, used by another process, or has no such run or branch.
+    """A journal that cannot be opened or written, is damaged, used by another process, or has no such run, branch or
+    approval.
     A turn whose entry cannot be written ends; its branch is rolled back."""
+
+
+class ApprovalPending(AgentKVError):
+    """A turn was left unfinished in its journal, to be resumed once somebody has decided on its calls. Its branch is as
+    it was before the turn.
+
+    Attributes:
+        keys: keys of the approvals that it waits for, as `Journal.answer` takes them.
+    """
+
+    def __init__(self, message: str, keys: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.keys = tuple(keys)
+
+    def is_of(self, key: str) -> bool:
+        """Private: whether all of its approvals are those of the run or the call with this key, or of what that
+        began."""
+        return all(each == key or each.startswith(f"{key}-") for each in self.keys)
 
 
 class TraceError(AgentKVError):

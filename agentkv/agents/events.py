@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import anyio
 from agentkv_runtime.formats.parsed import ReasoningDelta, TextDelta
 
-from .._types.errors import InvalidInput
+from .._types.errors import ApprovalPending, InvalidInput
 from .._types.run import CallRecord, CallRequest, Run
 from .._types.show import preview, spellable
 
@@ -24,6 +25,22 @@ __all__ = [
     "Steered",
     "TextDelta",
 ]
+
+
+def checked_denial(why: str | None) -> str:
+    """Reason of a denial as the model reads it. Raises InvalidInput for one that is no text."""
+    if why is not None and not isinstance(why, str):
+        raise InvalidInput(f"why is {preview(why)}, but it must be a str that says why the call is denied")
+    said = spellable(why or "")
+    return said if said.strip() else "it was not approved"
+
+
+def pending(keys: Sequence[str]) -> ApprovalPending:
+    """The error that leaves a turn to approvals with these keys."""
+    these = "an approval" if len(keys) == 1 else "approvals"
+    return ApprovalPending(
+        f"the turn waits for {these}: {', '.join(keys)}; decide by Journal.answer, and resume the turn", keys
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,31 +103,60 @@ class Steered:
 
 @dataclass(slots=True, eq=False)
 class ApprovalAsked:
-    """A call waits for a person's decision: `approve()` or `deny(why)`, the first of which counts.
+    """A call waits for a person's decision: `approve()` or `deny(why)`, the first of which counts. In a Context with a
+    journal `Journal.answer` decides as well, from any process, and `leave()` ends the turn until it has.
 
     A reader that goes on to the next event without an answer denies the call, unless it called `later()`.
 
     Attributes:
         call: the call that would run.
+        key: identifier of the approval, for `Journal.answer`; the same as the call's `RunContext.call_key`.
     """
 
     call: CallRequest
+    key: str = ""
+    _leavable: bool = field(default=False, repr=False, kw_only=True)
     _denied: str | None = field(default=None, init=False, repr=False)
     _answered: anyio.Event = field(default_factory=anyio.Event, init=False, repr=False)
     _later: bool = field(default=False, init=False, repr=False)
+    _left: bool = field(default=False, init=False, repr=False)
 
-    def approve(self) -> None:
-        """Allows the call to run."""
+    @property
+    def answered(self) -> bool:
+        """Whether there is an answer."""
+        return self._answered.is_set()
+
+    def approve(self) -> bool:
+        """Allows the call to run. Returns False where there was an answer before."""
+        return self.settle(None)
+
+    def deny(self, why: str | None = None) -> bool:
+        """Forbids the call; the model reads why. Returns False where there was an answer before.
+
+        Raises InvalidInput for a `why` that is no text.
+        """
+        return self.settle(checked_denial(why))
+
+    def leave(self) -> bool:
+        """Leaves the turn unfinished in its journal: once its other calls have ended, it ends with ApprovalPending. It
+        is resumed when `Journal.answer` has decided, or asks again. Returns False where there was an answer before.
+
+        Raises InvalidInput for a turn without a journal, which goes on to wait for its answer.
+        """
+        if not self._leavable:
+            raise InvalidInput(
+                "the turn has no journal to be left in; open its Context with journal=, or answer by approve() or "
+                "deny(why)"
+            )
+        return self.settle(None, left=True)
+
+    def settle(self, denied: str | None, *, left: bool = False) -> bool:
+        """Private: the first answer, None for an approval. Returns whether it is that."""
+        if self._answered.is_set():
+            return False
+        self._denied, self._left = denied, left
         self._answered.set()
-
-    def deny(self, why: str | None = None) -> None:
-        """Forbids the call; the model reads why. Raises InvalidInput for a `why` that is no text."""
-        if why is not None and not isinstance(why, str):
-            raise InvalidInput(f"why is {preview(why)}, but it must be a str that says why the call is denied")
-        if not self._answered.is_set():
-            said = spellable(why or "")
-            self._denied = said if said.strip() else "it was not approved"
-            self._answered.set()
+        return True
 
     def later(self) -> None:
         """Lets the call wait for an answer that comes while other events are read, or from another task."""
@@ -122,8 +168,13 @@ class ApprovalAsked:
             self.deny()
 
     async def answer(self) -> str | None:
-        """Waits for the decision. Returns None for an approval, else the reason of the denial."""
+        """Waits for the decision. Returns None for an approval, else the reason of the denial.
+
+        Raises ApprovalPending where the turn is left.
+        """
         await self._answered.wait()
+        if self._left:
+            raise pending([self.key])
         return self._denied
 
 

@@ -12,12 +12,12 @@ from agentkv_runtime.formats.shown_calls import shown_call
 
 from .._aio.tasks import FirstErrorGroup, maybe_await
 from .._context.handle import handle_of
-from .._types.errors import OutputInvalid, RepeatedCall
+from .._types.errors import ApprovalPending, OutputInvalid, RepeatedCall
 from .._types.log import log
 from .._types.results import Generation, Usage
 from .._types.run import CallRequest, Step
 from .call_decision import call_probability
-from .events import Retried, RolledBack
+from .events import Retried, RolledBack, pending
 from .reply import EndOfCalls, MessageReply
 from .steering import CallRules, checked_choice
 from .tool_runner import ToolCallRunner
@@ -86,6 +86,7 @@ class Round(Generic[Out]):
                 async with FirstErrorGroup() as group:
                     for call in self._calls:
                         self._begin(call, group)
+                self._check_left()
             return await self._with_results(text, "", generation)
 
         return await self._kept(finished)
@@ -104,7 +105,8 @@ class Round(Generic[Out]):
         try:
             return await work()
         except BaseException as error:
-            if self._calls_are_open and self._turn.control.keep and not isinstance(error, GeneratorExit):
+            over = not isinstance(error, GeneratorExit | ApprovalPending)
+            if over and self._calls_are_open and self._turn.control.keep:
                 with anyio.CancelScope(shield=True), suppress(Exception):
                     await self._enter_results()  # so that a later turn knows what the tools did
             raise
@@ -158,6 +160,7 @@ class Round(Generic[Out]):
                     point.enter_context(self._turn.control.at(lambda: self._copied("calls")))
                 for call in self._calls:
                     self._begin(call, group)
+            self._check_left()
         return reply
 
     def _copied(self, place: Place) -> TurnCopy:
@@ -226,8 +229,13 @@ class Round(Generic[Out]):
     async def _run(self, call: ToolCallRunner) -> None:
         await self._turn.control.gate()
         await call.run()
-        if self._agent.after_call is not None:
+        if self._agent.after_call is not None and not call.left:
             await maybe_await(self._agent.after_call(self._context, call.finished))
+
+    def _check_left(self) -> None:
+        """Raises ApprovalPending where calls are left to wait for a person, once the others have ended."""
+        if keys := [key for call in self._calls for key in call.left]:
+            raise pending(keys)
 
     async def _enter_results(self) -> None:
         """Extends the branch by the results, in the order of the calls."""

@@ -11,7 +11,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from .._context.handle import handle_of
-from .._types.errors import AgentKVError, ContextClosed, TurnStopped
+from .._types.errors import AgentKVError, ApprovalPending, ContextClosed, TurnStopped
 from .._types.log import log
 from .._types.results import Usage
 from .._types.run import Run
@@ -100,7 +100,8 @@ class TurnTask(Generic[Out]):
             self._say_unheard()
 
     def _say_unheard(self) -> None:
-        if self.error is not None and not self.was_asked and not isinstance(self.error, TurnStopped | ContextClosed):
+        heard = self.was_asked or isinstance(self.error, TurnStopped | ContextClosed | ApprovalPending)
+        if self.error is not None and not heard:
             why = f"{type(self.error).__name__}: {safe_str(self.error)}"
             log.error("a started turn failed, and nobody awaited it", branch=self._branch.id, error=why)
 

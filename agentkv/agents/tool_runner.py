@@ -15,7 +15,8 @@ from anyio import to_thread
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import TypedDict
 
-from .._types.errors import ToolFailed
+from .._aio.tasks import FirstErrorGroup
+from .._types.errors import ApprovalPending, ToolFailed
 from .._types.log import log
 from .._types.run import CallRecord, CallRequest, CallStatus
 from .._types.show import safe_str, spellable
@@ -24,7 +25,7 @@ from .parameters import InvalidArguments
 from .run_context import RunContext
 from .steering import CallRules
 from .tool import Retry, Tool
-from .turn_log import EarlierCall, NoTurnLog, TurnLog
+from .turn_log import Decision, EarlierCall, NoTurnLog, TurnLog
 
 if TYPE_CHECKING:
     from .._aio.threads import ToolThreads
@@ -183,7 +184,13 @@ class _CallEnded(Exception):
 
 
 class ToolCallRunner:
-    """One call of a turn, number `index` from 0. `record` is its outcome, set when `run` ends, however that ends."""
+    """One call of a turn, number `index` from 0.
+
+    Attributes:
+        request: the call.
+        record: its outcome, set when `run` ends, however that ends, unless the call is left.
+        left: keys of the approvals that it is left to wait for, in a later process.
+    """
 
     def __init__(
         self, environment: ToolEnvironment, request: CallRequest, repeats: str | None = None, index: int = 0
@@ -201,6 +208,12 @@ class ToolCallRunner:
         self._is_over = anyio.Event()
         self.request = request
         self.record: CallRecord | None = None
+        self.left: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Identifier of the call that no other call of any turn has."""
+        return f"{self._environment.log.run_id}-{self._index}"
 
     @property
     def begins_early(self) -> bool:
@@ -248,7 +261,10 @@ class ToolCallRunner:
             self.record = self._ended(end.status, str(end))
             if end.status in ("failed", "timeout"):
                 log.warning("tool failed", tool=self.request.name, attempts=self._attempts, exc_info=failure)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, ApprovalPending) and error.is_of(self.key):
+                self.left = error.keys
+                return
             self.record = self._ended("cancelled", "its turn ended before it did")
             raise
         if not self._is_known:
@@ -298,15 +314,35 @@ class ToolCallRunner:
         """Returns once the call may run. Raises _CallEnded where a person denies it."""
         if not tool.approve:
             return
-        denied = earlier.denied
-        if not earlier.decided:
-            event = ApprovalAsked(self.request)
-            await self._environment.log.asked(self._index, self.request)
-            self._environment.observe(event)
-            denied = await self._environment.ask(event)
-            await self._environment.log.decided(self._index, self.request, denied)
-        if denied is not None:
-            raise _CallEnded("denied", f"denied: {denied}")
+        decision = Decision(earlier.denied) if earlier.decided else await self._decision()
+        if decision.denied is not None:
+            raise _CallEnded("denied", f"denied: {decision.denied}")
+
+    async def _decision(self) -> Decision:
+        """Asks a person. Raises ApprovalPending where the turn is left to wait for one."""
+        record = self._environment.log
+        if (known := await record.asked(self._index, self.request)) is not None:
+            return known
+        event = ApprovalAsked(self.request, self.key, _leavable=record.is_durable)
+        self._environment.observe(event)
+        decision = Decision(await self._first_answer(event))
+        counts = await record.decided(self._index, self.request, decision)
+        if counts != decision:
+            log.warning("an approval was decided elsewhere before this answer", key=self.key, denied=counts.denied)
+        return counts
+
+    async def _first_answer(self, event: ApprovalAsked) -> str | None:
+        """The answer of the person who is asked, or of somebody who answers by the journal: the first of them."""
+        async with FirstErrorGroup() as group:
+            group.start_soon(self._hear_elsewhere, event, group.cancel_scope)
+            event.settle(await self._environment.ask(event))
+            group.cancel_scope.cancel()
+        return await event.answer()
+
+    async def _hear_elsewhere(self, event: ApprovalAsked, asking: anyio.CancelScope) -> None:
+        """Answers the event by what somebody decides elsewhere, and ends the `asking`."""
+        event.settle((await self._environment.log.answered(self._index)).denied)
+        asking.cancel()
 
     async def _result(self, tool: Tool[Any, ..., Any], arguments: dict[str, Any]) -> tuple[Any, str]:
         await self._environment.tell(CallStarted(self.request))
@@ -319,6 +355,8 @@ class ToolCallRunner:
                 await self._environment.tell(Retried(tool.name, why, self._attempts))
                 raise _CallEnded("retry", why) from retry
             except Exception as error:
+                if isinstance(error, ApprovalPending) and error.is_of(self.key):
+                    raise  # of a sub-agent, whose turn is resumed with this call
                 why = await self._bounded(described(error), "cut")
                 if self._attempts > tool.retries:
                     raise _CallEnded("timeout" if isinstance(error, _TimedOut) else "failed", why) from error
@@ -328,12 +366,11 @@ class ToolCallRunner:
             await anyio.sleep(tool.backoff * 2 ** (self._attempts - 1))
 
     async def _attempt(self, tool: Tool[Any, ..., Any], arguments: dict[str, Any]) -> Any:
-        key = f"{self._environment.log.run_id}-{self._index}"
         context = replace(
             self._environment.context,
             call=self.request,
             attempt=self._attempts,
-            call_key=key,
+            call_key=self.key,
             _log=self._environment.log,
         )
         call = partial(tool.function, *([context] if tool.takes_context else []), **arguments)

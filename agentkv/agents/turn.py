@@ -18,7 +18,7 @@ from .._context.branch import Branch
 from .._context.handle import handle_of
 from .._context.lease import EarlierWork, TurnLease
 from .._state.observers import TurnInfo
-from .._types.errors import AgentKVError, InvalidInput, InvalidRollback, LimitReached
+from .._types.errors import AgentKVError, ApprovalPending, InvalidInput, InvalidRollback, LimitReached
 from .._types.log import log
 from .._types.results import Usage
 from .._types.run import MISSING, CallRecord, CallRequest, Run, Step
@@ -425,6 +425,8 @@ class Turn(Generic[Out]):
                     return result
                 except BaseException as error:
                     self._take_up_no_more()
+                    if isinstance(error, ApprovalPending) and error.is_of(self.log.run_id):
+                        self.control.keep = False  # its work is in the journal, and goes on from there
                     lease.keep = bool(self.control.keep)
                     self.failed = self._so_far(branch)
                     if isinstance(error, Exception):

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+import anyio
+
 if TYPE_CHECKING:
     from .._context.branch import Branch
     from .._context.core import ContextCore
@@ -33,11 +35,27 @@ class EarlierCall:
     outcome: Callable[[], Awaitable[CallRecord | None]] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a person decided on a call.
+
+    Attributes:
+        denied: reason of a denial; None for an approval.
+    """
+
+    denied: str | None
+
+
 class TurnLog(Protocol):
     """Record of one turn. Each method returns once its entry is durable; what it records happens afterwards.
 
     `index` counts the calls of the turn, from 0.
     """
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether the turn outlives its process."""
+        ...
 
     @property
     def run_id(self) -> str:
@@ -58,11 +76,16 @@ class TurnLog(Protocol):
     async def wrote(self, branch: Branch, state: TurnState) -> None:
         """A message with calls is complete, or words have entered; they are on the branch."""
 
-    async def asked(self, index: int, request: CallRequest) -> None:
-        """A person is about to be asked for approval of a call."""
+    async def asked(self, index: int, request: CallRequest) -> Decision | None:
+        """A person is about to be asked for approval of a call. Returns what somebody has decided already."""
 
-    async def decided(self, index: int, request: CallRequest, denied: str | None) -> None:
-        """A person approved a call, or denied it."""
+    async def answered(self, index: int) -> Decision:
+        """Waits until somebody decides on the call elsewhere."""
+        ...
+
+    async def decided(self, index: int, request: CallRequest, decision: Decision) -> Decision:
+        """A person approved a call, or denied it. Returns the decision that counts: the first one."""
+        ...
 
     async def starts(self, index: int, request: CallRequest) -> None:
         """The function of a call is about to be called."""
@@ -91,6 +114,11 @@ class NoTurnLog:
 
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
+    @property
+    def is_durable(self) -> bool:
+        """See TurnLog."""
+        return False
+
     def fork(self, n_messages: int, n_calls: int) -> TurnLog:
         """See TurnLog."""
         return NoTurnLog()
@@ -105,11 +133,18 @@ class NoTurnLog:
     async def wrote(self, branch: Branch, state: TurnState) -> None:
         """See TurnLog."""
 
-    async def asked(self, index: int, request: CallRequest) -> None:
+    async def asked(self, index: int, request: CallRequest) -> Decision | None:
         """See TurnLog."""
+        return None
 
-    async def decided(self, index: int, request: CallRequest, denied: str | None) -> None:
+    async def answered(self, index: int) -> Decision:
+        """See TurnLog. Nobody can."""
+        await anyio.sleep_forever()
+        raise AssertionError("it sleeps for ever")
+
+    async def decided(self, index: int, request: CallRequest, decision: Decision) -> Decision:
         """See TurnLog."""
+        return decision
 
     async def starts(self, index: int, request: CallRequest) -> None:
         """See TurnLog."""

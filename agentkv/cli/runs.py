@@ -14,6 +14,8 @@ from .._console.console import ago_text, fail, print_rows, print_table, reportin
 from .options import CallFormatOption, QuantOption, SteerCallsOption, ThreadsOption
 
 if TYPE_CHECKING:
+    from .._types.run import CallRecord, CallRequest
+    from ..journal.approvals import WaitingApproval
     from ..journal.runs import RecordedCall, RunInfo
 
 BRANCH, QUESTION, RESULT = 30, 60, 200  # most characters that are shown
@@ -63,13 +65,15 @@ def list_runs(journal: JournalArgument, as_json: JsonOption = False) -> None:
 def show(journal: JournalArgument, run: RunArgument, as_json: JsonOption = False) -> None:
     """Show a turn: its question, each call and what became of it, its answer."""
     from ..journal.lock import is_locked
-    from ..journal.reading import read_runs, run_called
+    from ..journal.reading import read_runs, run_called, waiting_approvals
 
     with reporting():
         infos, in_use = {info.id: info for info in read_runs(journal)}, is_locked(journal)
         info = infos[run_called(list(infos), run, journal)]
+        waiting = [each for each in waiting_approvals(journal) if each.key.startswith(f"{info.id}-")]
     if as_json:
-        _print_json({**_facts(info, in_use), "calls": [_call_facts(call) for call in info.calls.values()]})
+        calls = [{"key": f"{info.id}-{number}", **_call_facts(call)} for number, call in info.calls.items()]
+        _print_json({**_facts(info, in_use), "calls": calls, "approvals": [each.key for each in waiting]})
         return
     rows = [
         ("status", _status(info, in_use)),
@@ -77,10 +81,57 @@ def show(journal: JournalArgument, run: RunArgument, as_json: JsonOption = False
         ("began", ago_text(info.began)),
         ("question", _question(info)),
         *((f"call {number}", _call_text(call)) for number, call in info.calls.items()),
+        *(("approval", f"{each.key} waits for an answer") for each in waiting),
     ]
     if info.answer is not None:
         rows.append(("answer" if info.status == "finished" else "why", info.answer))
     print_rows(f"run {info.id}", rows)
+
+
+@runs.command()
+def approvals(journal: JournalArgument, as_json: JsonOption = False) -> None:
+    """List the calls in a journal that wait for an approval, oldest first. Disturbs no process that uses it."""
+    from ..journal.reading import approval_keys, short_ids, waiting_approvals
+
+    with reporting():
+        waiting, keys = waiting_approvals(journal), approval_keys(journal)
+    if as_json:
+        _print_json([_approval_facts(approval) for approval in waiting])
+        return
+    shorts = short_ids(keys)
+    rows = [
+        (shorts[each.key], _branch(each), ago_text(each.since), _line(_call_of(each.call), RESULT)) for each in waiting
+    ]
+    if rows:
+        columns = ("approval", "branch", "since", "call")
+        print_table("", columns, rows, words=columns)
+    else:
+        stdout.print("Nothing waits for an approval in it.")
+
+
+@runs.command()
+def answer(
+    journal: JournalArgument,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The approval, as `approvals` shows it.")],
+    yes: Annotated[bool | None, typer.Option("--yes/--no", help="Whether the call may run.")] = None,
+    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why not; the model reads it.")] = None,
+) -> None:
+    """Decide on a call that waits for an approval, also while a process uses the journal: its turn goes on at once."""
+    from ..agents.events import checked_denial
+    from ..journal.reading import answer_approval, approval_keys, run_called, waiting_approvals
+
+    if yes is None:
+        raise typer.BadParameter("give --yes or --no")
+    if yes and reason is not None:
+        raise typer.BadParameter("--reason goes with --no")
+    with reporting():
+        whole = run_called(approval_keys(journal), key, journal, "approval")
+        calls = {each.key: each.call for each in waiting_approvals(journal)}
+        denial = None if reason is None else checked_denial(reason)
+        answer_approval(journal, "normal", whole, yes, denial, calls.get(whole))
+    said = "Approved" if yes else "Denied"
+    call = _line(_call_of(calls[whole]), RESULT) if whole in calls else f"{whole}, as before"
+    stdout.print(f"{said}: {call}", highlight=False, markup=False)
 
 
 @runs.command()
@@ -177,7 +228,7 @@ def _status(info: RunInfo, in_use: bool) -> str:
     return "unfinished" if info.status == "running" and not in_use else info.status
 
 
-def _branch(info: RunInfo) -> str:
+def _branch(info: RunInfo | WaitingApproval) -> str:
     """Name of its branch; the beginning of an identifier."""
     return info.branch[:8] if _IDENTIFIER.fullmatch(info.branch) else _line(info.branch, BRANCH)
 
@@ -206,9 +257,13 @@ def _state(call: RecordedCall) -> str:
 
 def _call_text(call: RecordedCall) -> str:
     made = call.record or call.request  # a record has them in the model's order
-    arguments = ", ".join(f"{name}={value!r}" for name, value in made.arguments.items())
     result = "" if call.record is None else f": {_line(call.record.content, RESULT)}"
-    return f"{call.request.name}({_line(arguments, RESULT)}) {_state(call)}{result}"
+    return f"{_call_of(made)} {_state(call)}{result}"
+
+
+def _call_of(call: CallRequest | CallRecord) -> str:
+    arguments = ", ".join(f"{name}={value!r}" for name, value in call.arguments.items())
+    return f"{call.name}({_line(arguments, RESULT)})"
 
 
 def _line(text: str, most: int) -> str:
@@ -230,6 +285,17 @@ def _facts(info: RunInfo, in_use: bool) -> dict[str, Any]:
         "rounds": info.rounds,
         "calls": len(info.calls),
         "answer": info.answer,
+    }
+
+
+def _approval_facts(approval: WaitingApproval) -> dict[str, Any]:
+    return {
+        "key": approval.key,
+        "run": approval.run,
+        "branch": approval.branch,
+        "name": approval.call.name,
+        "arguments": dict(approval.call.arguments),
+        "since": approval.since,
     }
 
 

@@ -11,6 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
+import anyio
+from anyio import to_thread
+
 from .._context.branch import Branch
 from .._context.context import Context
 from .._context.handle import core_of, handle_of
@@ -19,8 +22,12 @@ from .._engine.loop import in_thread
 from .._types.checks import A_FILE, checked_bool, checked_name, checked_path, checked_word
 from .._types.errors import InvalidInput, JournalError
 from .._types.show import preview
+from ..agents.events import checked_denial
 from . import runs
+from .answers import AnswerWatch
+from .approvals import WaitingApproval
 from .lock import acquired_lock
+from .reading import answer_approval, waiting_approvals
 from .snapshots import SnapshotTable
 from .states import StateTable
 from .turns import JournalTurnLog
@@ -33,6 +40,7 @@ if TYPE_CHECKING:
     from .._context.core import ContextCore
     from .._context.handle import BranchRecord
     from .._context.overflow import Overflow
+    from ..agents.turn_log import Decision
     from .runs import RunInfo
 
 T = TypeVar("T")
@@ -47,7 +55,8 @@ class Journal:
     branches, the answer; with token ids. After the process ended, however it did, `unfinished` yields the turns that it
     left, and `UnfinishedRun.resume` goes on with them.
 
-    One process at a time runs turns on a journal; others may read it (`agentkv runs`).
+    One process at a time runs turns on a journal; others may read it (`agentkv runs`), and decide on calls that wait
+    for an approval: `approvals` and `answer` need no Context.
 
     Args:
         path: path of the database, made where it does not exist. Its folder must exist. It holds the conversations in
@@ -66,6 +75,7 @@ class Journal:
         self._keys: weakref.WeakKeyDictionary[BranchRecord, str] = weakref.WeakKeyDictionary()
         self._states = StateTable()
         self._snapshots = SnapshotTable()
+        self._answers = AnswerWatch()
         self._models: weakref.WeakKeyDictionary[ContextCore, str] = weakref.WeakKeyDictionary()
         self._owed: list[Callable[[sqlite3.Connection], None]] = []
         self._cores: list[ContextCore] = []
@@ -151,6 +161,39 @@ class Journal:
 
         await self.write(self._any_core(), drop)
 
+    async def approvals(self) -> list[WaitingApproval]:
+        """Calls that wait for a person's decision, the one that has waited longest first.
+
+        Needs no Context, and disturbs no process that uses the journal. Raises JournalError.
+        """
+        return await to_thread.run_sync(waiting_approvals, self.path)
+
+    async def answer(self, approval: WaitingApproval | str, approved: bool, why: str | None = None) -> None:
+        """Decides on a call that waits for an approval. The first answer counts: this one, or that of the person whom
+        the turn asks. A turn that waits at that moment goes on, also in another process; one that was left goes on when
+        it is resumed.
+
+        Needs no Context. Returns once the answer is durable; the same answer again does nothing.
+
+        Args:
+            approval: one of `approvals`, or the key of one. The former is refused where another call has its key by
+                now.
+            approved: whether the call may run.
+            why: reason of a denial, which the model reads.
+
+        Raises:
+            InvalidInput: an invalid argument.
+            JournalError: there is no such approval, it was answered otherwise before, its call or its turn is over, or
+                the journal cannot be written.
+        """
+        key, call = (approval.key, approval.call) if isinstance(approval, WaitingApproval) else (approval, None)
+        if not isinstance(key, str):
+            raise InvalidInput(f"approval is {preview(key)}, but it must be one of Journal.approvals, or its key")
+        if checked_bool(approved, "approved") and why is not None:
+            raise InvalidInput("why is the reason of a denial; leave it out of an approval")
+        denial = None if why is None else checked_denial(why)
+        await to_thread.run_sync(partial(answer_approval, self.path, self.sync, key, approved, denial, call))
+
     # For the turns of its Contexts.
 
     def attach(self, core: ContextCore) -> None:
@@ -192,6 +235,22 @@ class Journal:
     async def saved(self, core: ContextCore, path: Path, tokens: Mapping[str, bytes]) -> None:
         """Records that the keys and values of these tokens (int32) are in a file."""
         await self.write(core, partial(self._snapshots.add, path=path, tokens=tokens))
+
+    async def answered(self, core: ContextCore, run: str, number: int) -> Decision:
+        """Waits until somebody answers an approval by the journal."""
+        heard = anyio.Event()
+        said: list[Decision] = []
+
+        def tell(decision: Decision) -> None:
+            said.append(decision)
+            core.loop.post(heard.set)
+
+        try:
+            await self.write(core, lambda _: self._answers.add(run, number, tell))
+            await heard.wait()
+        finally:
+            self._answers.remove(run, number)
+        return said[0]
 
     async def write_branch(
         self,
@@ -260,7 +319,7 @@ class Journal:
             raise JournalError(f"the journal {self.path} cannot be made: there is no folder {self.path.parent}")
         self._lock = acquired_lock(self.path)
         try:
-            self._writer = JournalWriter(self.path, self.sync, self._states.forget)
+            self._writer = JournalWriter(self.path, self.sync, self._states.forget, self._answers)
         except BaseException:
             self._lock.release()
             raise

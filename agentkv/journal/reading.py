@@ -6,10 +6,14 @@ import sqlite3
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Literal
 
 from .._types.errors import JournalError
-from . import runs
+from .._types.run import CallRequest
+from . import approvals, runs
+from .approvals import WaitingApproval
 from .lock import acquired_lock
+from .records import UNREADABLE
 from .runs import RunInfo, UnreadableRun
 from .schema import check_is_journal, journal_error, open_database
 
@@ -49,15 +53,22 @@ def _ids(connection: sqlite3.Connection, path: Path) -> list[str]:
 
 
 def _read(connection: sqlite3.Connection, id: str, path: Path) -> RunInfo:
-    try:
+    with _naming_damage(path):
         info = runs.find_run(connection, id)
+    assert info is not None  # all reads are of one moment
+    return info
+
+
+@contextmanager
+def _naming_damage(path: Path) -> Iterator[None]:
+    """Scope in which entries of turns are read. Raises JournalError, which says what to drop."""
+    try:
+        yield
     except UnreadableRun as error:
         raise JournalError(
             f"the journal {path} is damaged: {' '.join(str(error).split())}; drop it, and the others can be read: "
-            f"agentkv runs drop {path} {id}"
+            f"agentkv runs drop {path} {error.run}"
         ) from error
-    assert info is not None  # all reads are of one moment
-    return info
 
 
 def remove_runs(path: Path, ids: Collection[str]) -> None:
@@ -77,6 +88,38 @@ def remove_runs(path: Path, ids: Collection[str]) -> None:
             raise journal_error(path, error) from error
 
 
+def waiting_approvals(path: Path) -> list[WaitingApproval]:
+    """Approvals in a journal that wait, the oldest first. Needs no lock. Raises JournalError."""
+    with _opened(path) as connection, _naming_damage(path):
+        return approvals.waiting(connection)
+
+
+def approval_keys(path: Path) -> list[str]:
+    """Keys of all approvals that a journal has, those that wait last. Needs no lock. Raises JournalError."""
+    with _opened(path) as connection:
+        return approvals.asked_keys(connection)
+
+
+def answer_approval(
+    path: Path, sync: str, key: str, approved: bool, denial: str | None, call: CallRequest | None = None
+) -> None:
+    """Answers an approval; see `approvals.answer`. Needs no lock: who has it hears of the answer.
+
+    Raises JournalError.
+    """
+    with _opened(path):  # a file that is no journal stays as it is
+        pass
+    with closing(open_database(path, sync)) as connection, _naming_damage(path):
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            approvals.answer(connection, key, approved, denial, call)
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise journal_error(path, error) from error
+        except UNREADABLE as error:
+            raise UnreadableRun(key.rpartition("-")[0], error) from error
+
+
 def short_ids(ids: Collection[str]) -> dict[str, str]:
     """Ids without what is not needed to tell the turns apart: `run_called` finds each by it."""
     roots = {id.partition("-")[0] for id in ids}
@@ -91,8 +134,9 @@ def _shortened(id: str, length: int) -> str:
     return f"{root[:length]}{dash}{calls}"
 
 
-def run_called(ids: Sequence[str], called: str, path: Path) -> str:
-    """The id that is this one or begins so; that of a call's turn has the number of the call behind it, as in `1f6e-0`.
+def run_called(ids: Sequence[str], called: str, path: Path, what: Literal["run", "approval"] = "run") -> str:
+    """The id that is this one or begins so; that of a call's turn has the number of the call behind it, as in `1f6e-0`,
+    and so has the key of an approval.
 
     Raises JournalError for none, and for several.
     """
@@ -102,9 +146,9 @@ def run_called(ids: Sequence[str], called: str, path: Path) -> str:
         return found[0]
     shorts = short_ids(ids)
     if found:
-        raise JournalError(f"several runs begin with {called}: {', '.join(shorts[id] for id in found)}")
+        raise JournalError(f"several {what}s begin with {called}: {', '.join(shorts[id] for id in found)}")
     there = ", ".join(shorts[id] for id in ids[-5:]) or "none"
-    raise JournalError(f"the journal {path} has no run {called!r}; the last ones: {there}")
+    raise JournalError(f"the journal {path} has no {what} {called!r}; the last ones: {there}")
 
 
 @contextmanager

@@ -23,6 +23,7 @@ class UnreadableRun(ValueError):
     """A turn has an entry that says what cannot be."""
 
     def __init__(self, run: object, error: Exception) -> None:
+        self.run = run
         super().__init__(f"run {run} cannot be read ({type(error).__name__}: {safe_str(error)})")
 
 
@@ -110,8 +111,8 @@ def copy_run(connection: sqlite3.Connection, run: str, branch: str, source: str,
         (run, source, n_messages),
     )
     connection.execute(
-        "INSERT INTO calls SELECT ?, number, request, asked, denied, started, ended, record FROM calls "
-        "WHERE run = ? AND number < ?",
+        "INSERT INTO calls SELECT ?, number, request, CASE WHEN denied IS NULL THEN NULL ELSE asked END, denied, "
+        "started, ended, record FROM calls WHERE run = ? AND number < ?",  # only the turn itself asks for its approvals
         (run, source, n_calls),
     )
     connection.execute("UPDATE branches SET state = (SELECT base FROM runs WHERE id = ?) WHERE id = ?", (run, branch))
@@ -152,15 +153,20 @@ def add_message(connection: sqlite3.Connection, run: str, number: int, branch_st
 
 
 def note_call(connection: sqlite3.Connection, run: str, number: int, request: str, **values: object) -> None:
-    """Enters something of a call: `asked`, `denied`, `started`, or `ended` and `record`."""
+    """Enters something of a call: `started`, or `ended` and `record`."""
+    add_call(connection, run, number, request)
     columns = ", ".join(f"{name} = ?" for name in values)
+    connection.execute(f"UPDATE calls SET {columns} WHERE run = ? AND number = ?", (*values.values(), run, number))
+
+
+def add_call(connection: sqlite3.Connection, run: str, number: int, request: str) -> None:
+    """Enters a call, unless it is there."""
     replaced = connection.execute(
         "DELETE FROM calls WHERE run = ? AND number = ? AND request != ?", (run, number, request)
     ).rowcount
     if replaced:  # the message that made another call was lost, and written otherwise: nothing of that one holds
         _remove_run(connection, f"{run}-{number}")
     connection.execute("INSERT OR IGNORE INTO calls (run, number, request) VALUES (?, ?, ?)", (run, number, request))
-    connection.execute(f"UPDATE calls SET {columns} WHERE run = ? AND number = ?", (*values.values(), run, number))
 
 
 def calls_of(connection: sqlite3.Connection, run: str) -> dict[int, RecordedCall]:
@@ -173,12 +179,19 @@ def calls_of(connection: sqlite3.Connection, run: str) -> dict[int, RecordedCall
             request=request_of(request),
             asked=asked is not None,
             decided=denied is not None,
-            denied=denied or None,
+            denied=None if denied is None else checked_text(denied) or None,
             started=started is not None,
             record=None if record is None else record_of(record),
         )
         for number, request, asked, denied, started, record in rows
     }
+
+
+def checked_text(value: object) -> str:
+    """A text of the database. Raises TypeError for what is none."""
+    if not isinstance(value, str):
+        raise TypeError(f"a decision is a {type(value).__name__}, and no text")
+    return value
 
 
 def last_message(connection: sqlite3.Connection, run: str) -> LastMessage | None:

@@ -6,11 +6,11 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from .._types.errors import AgentKVError, ContextClosed
+from .._types.errors import AgentKVError, ApprovalPending, ContextClosed
 from .._types.log import log
 from ..agents.tool_runner import described
-from ..agents.turn_log import EarlierCall
-from . import runs
+from ..agents.turn_log import Decision, EarlierCall
+from . import approvals, runs
 from .records import text_of_record, text_of_request, text_of_start, text_of_state
 
 if TYPE_CHECKING:
@@ -40,6 +40,11 @@ class JournalTurnLog:
         self._has_begun = False
         self._earlier: dict[int, RecordedCall] = {}
         self._fork_of: tuple[str, int, int] | None = None  # a turn, and its messages and calls that this one has
+
+    @property
+    def is_durable(self) -> bool:
+        """See TurnLog."""
+        return True
 
     def fork(self, n_messages: int, n_calls: int) -> JournalTurnLog:
         """See TurnLog. Where it is resumed, it goes on behind the last of these messages."""
@@ -88,13 +93,23 @@ class JournalTurnLog:
 
         await self._journal.write_branch(branch, enter, present=False)
 
-    async def asked(self, index: int, request: CallRequest) -> None:
+    async def asked(self, index: int, request: CallRequest) -> Decision | None:
         """See TurnLog."""
-        await self._note(index, request, asked=time.time())
+        text = text_of_request(request)
+        return await self._journal.write(
+            self._core, lambda connection: approvals.ask(connection, self.run_id, index, text)
+        )
 
-    async def decided(self, index: int, request: CallRequest, denied: str | None) -> None:
+    async def answered(self, index: int) -> Decision:
         """See TurnLog."""
-        await self._note(index, request, denied=denied or "")
+        return await self._journal.answered(self._core, self.run_id, index)
+
+    async def decided(self, index: int, request: CallRequest, decision: Decision) -> Decision:
+        """See TurnLog."""
+        text = text_of_request(request)
+        return await self._journal.write(
+            self._core, lambda connection: approvals.decide(connection, self.run_id, index, text, decision)
+        )
 
     async def starts(self, index: int, request: CallRequest) -> None:
         """See TurnLog."""
@@ -114,10 +129,12 @@ class JournalTurnLog:
         self._journal.at_work.pop(self.run_id, None)
 
     async def gave_up(self, branch: Branch, error: BaseException, kept: bool) -> None:
-        """See TurnLog. A turn that ends with its Context or its process is left as it is. A failure to write is logged:
-        the turn has an error already."""
+        """See TurnLog. A turn that ends with its Context or its process, or waits for an approval, is left as it is. A
+        failure to write is logged: the turn has an error already."""
         self._journal.at_work.pop(self.run_id, None)
         if isinstance(error, ContextClosed | KeyboardInterrupt | SystemExit):
+            return
+        if isinstance(error, ApprovalPending) and error.is_of(self.run_id):
             return
         status, why = "failed" if isinstance(error, Exception) else "cancelled", described(error)
 

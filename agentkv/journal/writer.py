@@ -15,6 +15,7 @@ import anyio
 from .._engine.loop import StepLoop
 from .._types.errors import JournalError, SnapshotError
 from .._types.show import safe_str
+from .answers import AnswerWatch
 from .records import UNREADABLE
 from .schema import journal_error, open_database
 
@@ -27,13 +28,15 @@ MOST_AT_ONCE = 256  # entries of one commit
 class JournalWriter:
     """One connection to a journal, on a thread of its own.
 
-    `on_failure` is called on that thread when a commit failed: none of its entries is in the database.
+    `on_failure` is called on that thread when a commit failed: none of its entries is in the database. `answers` looks
+    there for answers of others.
     """
 
-    def __init__(self, path: Path, sync: str, on_failure: Callable[[], None]) -> None:
+    def __init__(self, path: Path, sync: str, on_failure: Callable[[], None], answers: AnswerWatch) -> None:
         """Raises JournalError where the database cannot be opened."""
         self._path = path
         self._on_failure = on_failure
+        self._answers = answers
         self._queue: queue.SimpleQueue[tuple[Entry[Any], Future[Any]] | None] = queue.SimpleQueue()
         opened: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, args=(sync, opened), name="agentkv-journal", daemon=True)
@@ -69,15 +72,16 @@ class JournalWriter:
             return
         opened.set_result(None)
         try:
-            while entries := self._next_entries():
+            while entries := self._next_entries(connection):
                 self._commit(connection, entries)
+                self._answers.look(connection)
         finally:
             connection.close()
 
-    def _next_entries(self) -> list[tuple[Entry[Any], Future[Any]]]:
+    def _next_entries(self, connection: sqlite3.Connection) -> list[tuple[Entry[Any], Future[Any]]]:
         """Entries that wait, once there are any; none at the end."""
         entries = []
-        item = self._queue.get()
+        item = self._first_item(connection)
         while item is not None:
             entries.append(item)
             if len(entries) == MOST_AT_ONCE or self._queue.empty():
@@ -86,6 +90,14 @@ class JournalWriter:
         if entries:
             self._queue.put(None)
         return entries
+
+    def _first_item(self, connection: sqlite3.Connection) -> tuple[Entry[Any], Future[Any]] | None:
+        """Waits for what is queued, and looks for answers meanwhile."""
+        while True:
+            try:
+                return self._queue.get(timeout=self._answers.pause)
+            except queue.Empty:
+                self._answers.look(connection)
 
     def _commit(self, connection: sqlite3.Connection, entries: list[tuple[Entry[Any], Future[Any]]]) -> None:
         """Commits all of the entries or none."""

@@ -14,6 +14,7 @@ from agentkv_runtime.folder.printable import printable
 from rich.console import Console
 from rich.text import Text
 
+from .._aio.tasks import FirstErrorGroup
 from .._types.errors import AgentKVError, ContextFull, LimitReached
 from .._types.run import CallRecord, CallRequest
 from ..agents import events
@@ -235,8 +236,17 @@ async def _decide(asked: events.ApprovalAsked, answer: AnswerView, typed: TypedA
         asked.deny("nobody was there to approve it")
         return
     question = f"{_spelled(asked.call)} asks first: y runs it, any other key does not"
-    if await typed.says_yes(lambda: answer.note(question)):
-        asked.approve()
+    async with FirstErrorGroup() as group:
+        group.start_soon(_end_when_answered, asked, group.cancel_scope)
+        if await typed.says_yes(lambda: answer.note(question)):
+            asked.approve()
+        group.cancel_scope.cancel()
+
+
+async def _end_when_answered(asked: events.ApprovalAsked, asking: anyio.CancelScope) -> None:
+    """Ends the question to a person once somebody has answered by the journal of the turn."""
+    await asked.answer()
+    asking.cancel()
 
 
 def _end_of(text: str) -> str:

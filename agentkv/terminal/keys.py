@@ -97,10 +97,12 @@ class TypedAhead:
         self.drop()
         self._key = anyio.Event()
         takes, self._takes_line = self._takes_line, None
-        ask()
-        await self._key.wait()
-        answer, self._typed = self._typed, b""
-        self._takes_line = takes
+        try:
+            ask()
+            await self._key.wait()
+            answer, self._typed = self._typed, b""
+        finally:
+            self._takes_line = takes
         return answer in (b"y", b"Y")
 
     async def _read(self, fd: int, scope: anyio.CancelScope, over: anyio.Event) -> None:

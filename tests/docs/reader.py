@@ -146,7 +146,9 @@ class Reader:
                     if word not in getattr(called, "commands", ()):
                         break
                     called = called.commands[word]
-                options = {option for parameter in called.params for option in parameter.opts}
+                options = {
+                    option for parameter in called.params for option in [*parameter.opts, *parameter.secondary_opts]
+                }
                 given = {word for word in words if word.startswith("--")}
                 assert given <= options, f"{block.where}: {given - options}"
 

@@ -123,6 +123,48 @@ def test_at_a_terminal_a_person_approves(left: Path) -> None:
     assert told("list", left)[1]["answer"] == ANSWER
 
 
+def test_what_waits_for_an_approval_is_shown_and_answered(left: Path) -> None:
+    _, weather = told("list", left)
+    (waits,) = told("approvals", left)
+    assert waits["key"] == f"{weather['id']}-0"
+    assert (waits["run"], waits["branch"], waits["name"]) == (weather["id"], "desk", "weather")
+    _, line = run("approvals", left).output.splitlines()
+    key = line.split()[0]
+    assert line.endswith("weather(city='Tolvik')")
+    assert f"approval  {waits['key']} waits for an answer" in run("show", left, weather["id"]).output
+    assert told("show", left, weather["id"])["approvals"] == [waits["key"]]
+    for wrong in ([], ["--yes", "--reason", "x"]):
+        assert run("answer", left, key, *wrong).exit_code == 2
+    assert "has no approval 'abc-0'" in refused("answer", left, "abc-0", "--yes")
+    assert run("answer", left, key, "--no", "--reason", "on Sunday").output == "Denied: weather(city='Tolvik')\n"
+    assert run("answer", left, key, "--no").output == f"Denied: {waits['key']}, as before\n"
+    assert "it was denied: on Sunday" in refused("answer", left, key, "--yes")
+    assert run("approvals", left).output == "Nothing waits for an approval in it.\n"
+    assert told("approvals", left) == told("show", left, weather["id"])["approvals"] == []
+    assert "denied" in run("show", left, weather["id"]).output
+
+
+def test_a_turn_that_was_answered_goes_on_without_a_terminal(left: Path) -> None:
+    (waits,) = told("approvals", left)
+    assert run("answer", left, waits["key"], "--yes").exit_code == 0
+    done = subprocess.run([*COMMAND, *of_the_left_one(left)], capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    assert ANSWER in done.stdout
+    assert told("list", left)[1]["status"] == "finished"
+
+
+def test_at_a_terminal_another_may_answer_first(left: Path) -> None:
+    command = [*COMMAND, *of_the_left_one(left)]
+    person = at_a_terminal(command)
+    person.expect("asks first: y runs it")
+    (waits,) = told("approvals", left)
+    assert run("answer", left, waits["key"], "--yes").exit_code == 0
+    person.expect(ANSWER)
+    person.expect(pexpect.EOF)
+    person.close()
+    assert person.exitstatus == 0
+
+
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_one_that_is_stopped_goes_on_later(left: Path, signum: int) -> None:
     options = of_the_left_one(left)

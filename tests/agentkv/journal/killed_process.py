@@ -13,6 +13,7 @@ import re
 import signal
 import sys
 import traceback
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -96,12 +97,25 @@ async def talk(folder: Path, seed: int, counter: Counter) -> None:
         with (folder / "asked").open("a") as file:
             file.write(f"{asked.call.arguments['what']}\n")
         counter.point()
+        if len(asked.call.arguments["what"]) % 2 == seed % 2:
+            return asked.leave()
         return True
+
+    async def answered(turn: Awaitable[Any]) -> None:
+        """Takes a turn to its end: what it leaves is approved as by another process, and goes on."""
+        try:
+            await turn
+        except kv.ApprovalPending as pending:
+            for key in pending.keys:
+                await kv.Journal(folder / "runs.db").answer(key, True)
+                counter.point()
+            async for left in journal.unfinished(ctx):
+                await answered(left.resume(agent, approve=approve))
 
     options: dict[str, Any] = {"capacity": CAPACITY, "threads": 1, "journal": journal}
     async with kv.testing.replies(lambda text: reply(seed, text), **options) as ctx:
         async for left in journal.unfinished(ctx):
-            await left.resume(agent, approve=approve)
+            await answered(left.resume(agent, approve=approve))
         try:
             branch = await journal.branch(ctx, "talk")
         except kv.JournalError:
@@ -109,7 +123,8 @@ async def talk(folder: Path, seed: int, counter: Counter) -> None:
             await journal.track(branch, "talk")
         done = sum(message.role == "user" for message in branch.messages)
         for question in range(done, TURNS):
-            await agent.run(branch, f"question {question}", approve=approve)
+            await answered(agent.run(branch, f"question {question}", approve=approve))
+            branch = await journal.branch(ctx, "talk")
         told = [(m.role, m.content, [(c.name, c.arguments) for c in m.calls]) for m in branch.messages]
         logits = (await branch.logits()).tobytes().hex()[:4096]
         (folder / "told").write_text(json.dumps([told, branch.tokens, logits]))

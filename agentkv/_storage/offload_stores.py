@@ -107,8 +107,8 @@ class OffloadStores:
     async def _way_for(
         self, cells: int, spared: Reloadable | None, has_more: bool
     ) -> tuple[Way, Callable[[], SliceStore] | None]:
-        """The fastest way back that there is room for, which is made. `has_more`: what is offloaded of the branches already
-        would be lost with these cells."""
+        """The fastest way back that there is room for, which is made. `has_more`: what is offloaded of the branches
+        already would be lost with these cells."""
         for step in self._loop.last_steps(_STEPS_LOOKED_AT):
             if step.prefill_rows >= _LEAST_ROWS:
                 self._times.add("prefill", step.prefill_rows, step.seconds)

@@ -13,30 +13,24 @@ from .prefill import empty_branch
 if TYPE_CHECKING:
     from agentkv_runtime.engine import StoredBranch
 
-    from .._engine.interface import StepEngine
     from .branch import Branch
     from .core import ContextCore
     from .overflow import Overflow
 
 
 async def image_of(branch: Branch) -> BranchImage:
-    """The branch's present state, also while it runs something. Raises as `Branch.mark` does."""
+    """The branch's present state, also while it runs something, or its cells are offloaded; the logits behind it are
+    left out. Raises as `Branch.mark` does."""
     handle = handle_of(branch)
     state, grammars = handle.state, handle.core.compiler
     told: list[Any] = []
-
-    def take(engine: StepEngine) -> StoredBranch:
-        hold, (image,) = engine.pin([branch.id])
-        engine.unpin(hold.id)
-        return image
 
     def tell(image: StoredBranch) -> None:
         marks = {name: mark.length for name, mark in state.marks.items() if mark.length <= len(image.tokens)}
         told.extend((state.conversation.cut(len(image.tokens)), marks))
 
     handle.check_open()
-    await handle.reload()
-    image = await handle.call(take, on_result=tell)
+    image = await handle.call(lambda engine: engine.image(branch.id), on_result=tell)
     conversation, marks = told
     return BranchImage(
         tokens=image.tokens,

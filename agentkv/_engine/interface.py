@@ -243,6 +243,9 @@ class StepEngine(Protocol):
     def pin(self, branches: Sequence[int]) -> tuple[Pin, Sequence[StoredBranch]]:
         """Pins all cells of these branches, each once, until `unpin`; also returns the branches' present state."""
 
+    def image(self, branch: int) -> StoredBranch:
+        """The branch's present state, without rows and the logits behind it."""
+
     def pin_unshared(self, branches: Sequence[int]) -> Pin:
         """Pins the cells at the ends of branches that no other branch shares, each once. The branches run nothing, or
         wait for room."""

@@ -73,6 +73,10 @@ class NullCellVerbs:
             StoredBranch(b.log, none, rng_stream=b.stream, forks=b.forks, next_logits=unknown) for b in found
         ]
 
+    def image(self, branch: int) -> Any:
+        _, (image,) = self.pin([branch])
+        return image
+
     def pin_unshared(self, branches: Sequence[int]) -> EmptyPin:
         for branch in branches:
             self.branches.idle(branch)

@@ -70,6 +70,9 @@ void bind_stored_verbs(nb::class_<Engine>& engine) {
           "Every cell of these branches, once each, and the branches as they are now, running jobs or not. The cells "
           "stay until they are unpinned. Raises BranchClosed, TooManyBranches.")
       .def(
+          "image", [](Engine& self, BranchId branch) { return self.pinned().image(branch); }, "branch"_a,
+          "The branch as it is now, running a job or not, without rows and the logits behind it. Raises BranchClosed.")
+      .def(
           "pin_unshared",
           [](Engine& self, const std::vector<BranchId>& branches) { return self.pinned().take_unshared(branches); },
           "branches"_a,

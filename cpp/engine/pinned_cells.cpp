@@ -84,13 +84,17 @@ std::vector<Cell> cells_of(const TreeSeqCache& cache, SeqId seq, Pos first, Pos 
   return cells;
 }
 
+StoredBranch without_logits(const Branch& branch) {
+  return {.log = branch.log,
+          .forgotten = branch.forgotten,
+          .exact_from = branch.exact_from,
+          .rng_stream = branch.rng_stream,
+          .forks = branch.forks,
+          .output = branch.output};
+}
+
 StoredBranch stored(const Branch& branch) {
-  StoredBranch out{.log = branch.log,
-                   .forgotten = branch.forgotten,
-                   .exact_from = branch.exact_from,
-                   .rng_stream = branch.rng_stream,
-                   .forks = branch.forks,
-                   .output = branch.output};
+  StoredBranch out = without_logits(branch);
   if (branch.next_logits) out.next_logits = *branch.next_logits;
   return out;
 }
@@ -131,6 +135,8 @@ std::pair<PinnedCells::Pin, std::vector<StoredBranch>> PinnedCells::take(std::sp
   }
   return {add(std::move(seq)), std::move(images)};
 }
+
+StoredBranch PinnedCells::image(BranchId id) const { return without_logits(branches_.at(id)); }
 
 PinnedCells::Pin PinnedCells::take_unshared(std::span<const BranchId> ids) {
   for (const BranchId id : ids) branches_.resting(id);

@@ -29,6 +29,8 @@ class PinnedCells {
   // Every cell of these branches, once each, and the branches as they are now, running jobs or not. Throws
   // BranchClosed, TooManyBranches when no sequence is spare.
   std::pair<Pin, std::vector<StoredBranch>> take(std::span<const BranchId> ids);
+  // A branch as it is now, running a job or not, without its cells and the logits behind it.
+  StoredBranch image(BranchId id) const;
   // The cells at the ends of these branches that nobody else has, once each. They run nothing, or wait for room. Throws
   // BranchBusy, BranchClosed, TooManyBranches.
   Pin take_unshared(std::span<const BranchId> ids);

@@ -1203,6 +1203,11 @@ class Engine:
         Every cell of these branches, once each, and the branches as they are now, running jobs or not. The cells stay until they are unpinned. Raises BranchClosed, TooManyBranches.
         """
 
+    def image(self, branch: int) -> StoredBranch:
+        """
+        The branch as it is now, running a job or not, without rows and the logits behind it. Raises BranchClosed.
+        """
+
     def pin_unshared(self, branches: Sequence[int]) -> Pin:
         """
         The cells at the ends of branches that nobody else has. The branches run nothing, or wait for room. Raises BranchClosed, BranchBusy, TooManyBranches.

@@ -7,7 +7,7 @@ import math
 import time
 from bisect import insort
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
@@ -49,6 +49,7 @@ class Claim:
         waits: whether it may wait for cells that others are using.
         freed: whether others gave up cells for it.
         patience: number of looks more at branches that are about to do something.
+        moved: set when it is first, and something has changed.
     """
 
     place: tuple[float, int]
@@ -57,6 +58,7 @@ class Claim:
     waits: bool
     freed: bool = False
     patience: int = PATIENCE
+    moved: anyio.Event = field(default_factory=anyio.Event)
 
     @property
     def record(self) -> BranchRecord | None:
@@ -110,7 +112,6 @@ class Offloader:
         self._tickets = itertools.count()
         self._claims: list[Claim] = []  # those that wait, in their order
         self._serving = Lock()
-        self._moved = anyio.Event()
         core.states.on_change = self._notify
 
     @property
@@ -132,13 +133,13 @@ class Offloader:
         insort(self._claims, claim, key=lambda each: each.place)
         try:
             while True:
-                moved = self._moved
+                claim.moved = anyio.Event()
                 if self._claims[0] is claim:
                     served = await self._serve(claim)
                     if served is not None:
                         return served
                 with anyio.move_on_after(MOMENT_S if self._claims[0] is claim else None):
-                    await moved.wait()
+                    await claim.moved.wait()
         finally:
             self._claims.remove(claim)
             self._notify()
@@ -280,9 +281,9 @@ class Offloader:
             handle.check_open()
 
     def _notify(self) -> None:
+        """Wakes the first claim alone: of hundreds that wait, no other can be served."""
         if self._claims:
-            self._moved.set()
-            self._moved = anyio.Event()
+            self._claims[0].moved.set()
 
 
 def _look(claim: Claim, givers: Iterable[int], engine: StepEngine) -> Look:

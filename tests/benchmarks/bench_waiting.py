@@ -70,7 +70,7 @@ def looking(seconds: Callable[[], float], slept: list[float]) -> kv.Agent[Any, A
 
 def history(tokens: int) -> list[dict[str, str]]:
     """Messages of about so many tokens."""
-    said = " ".join(f"fact {n} is {n * 7919 % 997}." for n in range(tokens // 9))
+    said = " ".join(f"fact {n} is {n * 7919 % 997}." for n in range(tokens // 11))
     return [{"role": "user", "content": f"Remember this: {said}"}, {"role": "assistant", "content": "I do."}]
 
 

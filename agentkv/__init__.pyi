@@ -1,6 +1,6 @@
 """What `agentkv` offers and where it is; `__init__.py` imports each name when it is first asked for."""
 
-from . import adapters, formats, models, overflow, patterns, spec, testing
+from . import adapters, formats, models, overflow, patterns, spec, testing, tools
 from ._aio.tasks import gather
 from ._chat.tokenizer import Tokenizer
 from ._context.branch import Branch
@@ -27,6 +27,7 @@ from ._types.errors import (
     OutOfMemory,
     OutputIncomplete,
     OutputInvalid,
+    OutsideWorkspace,
     PositionsExhausted,
     RemoteError,
     RepeatedCall,
@@ -38,6 +39,8 @@ from ._types.errors import (
     TraceError,
     TurnNotRunning,
     TurnStopped,
+    WorkspaceConflict,
+    WorkspaceError,
     WrongEventLoop,
 )
 from ._types.info import ModelInfo, ServerState, Stats, StepRecord
@@ -61,6 +64,9 @@ from .sync.branch import SyncBranch
 from .sync.context import SyncContext
 from .sync.running import SyncTurn
 from .sync.stream import SyncStream
+from .workspaces.diff import WorkspaceDiff
+from .workspaces.view import WorkspaceView
+from .workspaces.workspace import Workspace
 
 __version__: str
 
@@ -99,6 +105,7 @@ __all__ = [
     "OutOfMemory",
     "OutputIncomplete",
     "OutputInvalid",
+    "OutsideWorkspace",
     "PositionsExhausted",
     "RecordedCall",
     "Regex",
@@ -136,6 +143,11 @@ __all__ = [
     "TurnStopped",
     "UnfinishedRun",
     "Usage",
+    "Workspace",
+    "WorkspaceConflict",
+    "WorkspaceDiff",
+    "WorkspaceError",
+    "WorkspaceView",
     "WrongEventLoop",
     "adapters",
     "events",
@@ -147,4 +159,5 @@ __all__ = [
     "spec",
     "testing",
     "tool",
+    "tools",
 ]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .._engine.loop import StepLoop
     from .._state.branch_state import BranchState
     from .._storage.load import Loaded
+    from ..workspaces.view import WorkspaceView
     from .branch import Branch
     from .context import Context
     from .core import ContextCore
@@ -41,6 +42,7 @@ class BranchRecord:
         closed: whether it was closed.
         branch: weak reference to the Branch itself, which may be gone where views are left.
         parent: weak reference to the branch that it was forked from; None for a root.
+        view: its files, where it works in a workspace.
     """
 
     __slots__ = (
@@ -54,6 +56,7 @@ class BranchRecord:
         "parent",
         "reused",
         "state",
+        "view",
     )
 
     def __init__(self, core: ContextCore, state: BranchState, overflow: Overflow, reused: int) -> None:
@@ -67,12 +70,15 @@ class BranchRecord:
         self.closed = False
         self.branch: weakref.ref[Branch] | None = None
         self.parent: weakref.ref[Branch] | None = None
+        self.view: WorkspaceView | None = None
 
     def close(self) -> bool:
         """Marks it as closed; the caller closes the engine's branch. Returns False if it was closed before."""
         was_open = not self.closed
         self.closed = True
         self._finalizer.detach()
+        if self.view is not None:
+            self.view.close()
         return was_open
 
 

@@ -6,7 +6,7 @@ Every message names the request, the bound that it broke, and the remedy.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -102,6 +102,26 @@ class SnapshotMismatch(SnapshotError):
 class JournalError(AgentKVError):
     """A journal that cannot be opened or written, is damaged, used by another process, or has no such run or branch.
     A turn whose entry cannot be written ends; its branch is rolled back."""
+
+
+class WorkspaceError(AgentKVError):
+    """A workspace whose folder cannot be read or written, is too large, or has no such file."""
+
+
+class OutsideWorkspace(WorkspaceError):
+    """A path that leads out of its workspace, or would through a link."""
+
+
+class WorkspaceConflict(WorkspaceError):
+    """Files that two sides changed since they were the same, and not alike; nothing was changed.
+
+    Attributes:
+        paths: the files, relative to the workspace's folder.
+    """
+
+    def __init__(self, message: str, paths: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.paths = list(paths)
 
 
 class TraceError(AgentKVError):

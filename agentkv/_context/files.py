@@ -84,9 +84,13 @@ async def go_back(handle: BranchHandle, to: Mark | int | Version) -> None:
     view = handle.record.view
     if view is None:
         return
-    version = to.files if isinstance(to, Mark) else to
-    if version is None or isinstance(version, int):
-        version = view.version_at(to.length if isinstance(to, Mark) else version)
+    match to:
+        case int():
+            version = view.version_at(to)
+        case Mark():
+            version = to.files or view.version_at(to.length)
+        case _:
+            version = to
     with anyio.CancelScope(shield=True):  # the tokens are gone by now
         await to_thread.run_sync(view.go_back, version, len(handle.state))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from .._types.errors import JournalError
 from . import runs
+from .files import remove_unused_contents
 from .lock import acquired_lock
 from .runs import RunInfo, UnreadableRun
 from .schema import check_is_journal, journal_error, open_database
@@ -72,6 +73,7 @@ def remove_runs(path: Path, ids: Collection[str]) -> None:
             connection.execute("BEGIN IMMEDIATE")
             runs.drop_runs(connection, ids)
             connection.execute("COMMIT")
+            remove_unused_contents(connection, path)
             connection.execute("VACUUM")  # nothing of what was dropped stays in free pages
         except sqlite3.Error as error:
             raise journal_error(path, error) from error

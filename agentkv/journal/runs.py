@@ -119,7 +119,7 @@ def copy_run(connection: sqlite3.Connection, run: str, branch: str, source: str,
 
 def _remove_run(connection: sqlite3.Connection, run: str) -> None:
     """Deletes a turn, if there is one, with those that its calls began."""
-    for table, column in (("messages", "run"), ("calls", "run"), ("runs", "id")):
+    for table, column in (("messages", "run"), ("calls", "run"), ("run_files", "run"), ("runs", "id")):
         connection.execute(  # of ids that begin with this one and "-", as "." is the character behind that
             f"DELETE FROM {table} WHERE {column} = ? OR ({column} > ? AND {column} < ?)", (run, f"{run}-", f"{run}.")
         )
@@ -149,6 +149,7 @@ def set_branch(
 def add_message(connection: sqlite3.Connection, run: str, number: int, branch_state: int, turn_state: str) -> None:
     """Enters a complete message with calls, or words that have entered, by its number in the turn."""
     connection.execute("INSERT INTO messages VALUES (?, ?, ?, ?)", (run, number, branch_state, turn_state))
+    connection.execute("DELETE FROM run_files WHERE run = ?", (run,))  # the state has them
 
 
 def note_call(connection: sqlite3.Connection, run: str, number: int, request: str, **values: object) -> None:
@@ -244,6 +245,14 @@ def remove_unused(connection: sqlite3.Connection) -> None:
         "WITH RECURSIVE used (id) AS (SELECT conversation FROM states UNION "
         "SELECT previous FROM conversations JOIN used ON conversations.id = used.id WHERE previous IS NOT NULL) "
         "DELETE FROM conversations WHERE id NOT IN used"
+    )
+    connection.execute(
+        "WITH RECURSIVE used (id) AS (SELECT json_extract(rest, '$.files.version') FROM states UNION "
+        "SELECT json_extract(rest, '$.files.base') FROM states UNION "
+        "SELECT json_extract(files, '$.version') FROM run_files UNION "
+        "SELECT json_extract(files, '$.base') FROM run_files UNION "
+        "SELECT base FROM file_versions JOIN used ON file_versions.id = used.id) "
+        "DELETE FROM file_versions WHERE id NOT IN (SELECT id FROM used WHERE id IS NOT NULL)"
     )
 
 

@@ -38,6 +38,7 @@ class JournalTurnLog:
         self._core = core
         self._goes_on = False
         self._has_begun = False
+        self._branch: Branch | None = None
         self._earlier: dict[int, RecordedCall] = {}
         self._fork_of: tuple[str, int, int] | None = None  # a turn, and its messages and calls that this one has
 
@@ -65,9 +66,10 @@ class JournalTurnLog:
     async def began(self, branch: Branch, start: TurnStart) -> None:
         """See TurnLog. A turn that goes on has begun."""
         self._journal.at_work[self.run_id] = self
-        self._has_begun = True
+        self._has_begun, self._branch = True, branch
         if self._goes_on:
             return
+        files = None if self._fork_of is None else await self._journal.files_of(branch)
         parent, _, _ = self.run_id.rpartition("-")  # the id of a call's turn is the call's key
         text = text_of_start(start)
 
@@ -76,6 +78,7 @@ class JournalTurnLog:
                 runs.begin_run(connection, self.run_id, parent or None, key, text, state)
             else:
                 runs.copy_run(connection, self.run_id, key, *self._fork_of)
+                self._journal.files.note(connection, self.run_id, files)
 
         await self._journal.write_branch(branch, enter, present=True)
 
@@ -102,7 +105,14 @@ class JournalTurnLog:
 
     async def ended(self, index: int, request: CallRequest, record: CallRecord) -> None:
         """See TurnLog."""
-        await self._note(index, request, ended=time.time(), record=text_of_record(record))
+        assert self._branch is not None  # of a turn that has begun
+        text, done, files = text_of_request(request), text_of_record(record), await self._journal.files_of(self._branch)
+
+        def enter(connection: sqlite3.Connection) -> None:
+            runs.note_call(connection, self.run_id, index, text, ended=time.time(), record=done)
+            self._journal.files.note(connection, self.run_id, files)
+
+        await self._journal.write(self._core, enter)
 
     async def finished(self, branch: Branch, run: Run[Any]) -> None:
         """See TurnLog."""

@@ -143,11 +143,13 @@ class UnfinishedRun:
         log.go_on(left.info.calls)
         records = {number: call.record for number, call in left.info.calls.items() if call.record is not None}
         start = left.info.start
+        files = await self._journal.write(self._core, partial(self._journal.files.of_run, run=self.id))
         if left.last is None:
             branch = await self._journal.restore(self._core, left.branch, left.base)
             return TakenUp(RecordedTurn(start, None, records), branch, log)
         before = None
         if left.last.turn_state.base < left.base_length:  # room was made in the turn
             before = await self._journal.restore(self._core, left.branch, left.base)
-        branch = await self._journal.restore(self._core, left.branch, left.last.branch_state)
-        return TakenUp(RecordedTurn(start, left.last.turn_state, records, before), branch, log)
+        branch = await self._journal.restore(self._core, left.branch, left.last.branch_state, files=files)
+        version = await self._journal.version_in(self._core, branch, left.branch, left.base)
+        return TakenUp(RecordedTurn(start, left.last.turn_state, records, before, version), branch, log)

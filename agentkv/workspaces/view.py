@@ -117,7 +117,7 @@ class WorkspaceView:
     def go_back(self, version: Version, length: int) -> None:
         """Makes the files those of a version. Raises WorkspaceError; the next use of the files tries again then."""
         with self._whole(settle=False):
-            self._marks = [mark for mark in self._marks if mark[0] <= length]
+            self._forget_marks(length, version)
             self._become(version, version.manifest())
 
     def merged_with(self, other: WorkspaceView) -> Merge:
@@ -136,7 +136,7 @@ class WorkspaceView:
     def take(self, merge: Merge, length: int) -> None:
         """Makes the files those of a merge. Raises as `go_back` does."""
         with self._whole(settle=False):
-            self._marks = [mark for mark in self._marks if mark[0] <= length]
+            self._forget_marks(length, merge.version)
             self._become(merge.version, merge.entries)
 
     def close(self) -> None:
@@ -172,6 +172,13 @@ class WorkspaceView:
                 self._version = Version(changes, self._version)
             self._entries = entries
         return self._version
+
+    def _forget_marks(self, length: int, version: Version) -> None:
+        """Forgets marks of what is no more: those behind a length, and behind a version that is marked."""
+        self._marks = [mark for mark in self._marks if mark[0] <= length]
+        if any(marked is version for _, marked in self._marks):
+            while self._marks[-1][1] is not version:
+                self._marks.pop()
 
     def _become(self, version: Version, entries: Mapping[str, FileEntry]) -> None:
         self._version, self._entries = version, dict(entries)

@@ -57,15 +57,16 @@ async def run_command(folder: Path, command: str, seconds: float, ceiling: Path)
     Raises WorkspaceError where it cannot be started.
     """
     try:
-        process = await anyio.open_process(
-            ["/bin/sh", "-c", command],
-            cwd=folder,
-            env=environment(os.environ, ceiling),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        with anyio.CancelScope(shield=True):  # one that nobody has a handle of could not be killed as a whole
+            process = await anyio.open_process(
+                ["/bin/sh", "-c", command],
+                cwd=folder,
+                env=environment(os.environ, ceiling),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
     except (OSError, ValueError) as error:
         raise WorkspaceError(f"the command cannot be started: {error}") from error
     output, timed_out = _Output(), False

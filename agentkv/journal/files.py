@@ -26,6 +26,13 @@ CREATE TABLE IF NOT EXISTS file_versions (id INTEGER PRIMARY KEY, base INTEGER, 
 -- The files of a turn's branch behind the last of its messages and calls that has ended.
 CREATE TABLE IF NOT EXISTS run_files (run TEXT PRIMARY KEY, files TEXT NOT NULL) WITHOUT ROWID;
 """
+_USED_STATES = "SELECT state FROM branches UNION SELECT base FROM runs UNION SELECT branch_state FROM messages"
+USED_VERSIONS = f"""
+SELECT json_extract(rest, '$.files.version') AS id FROM states WHERE id IN ({_USED_STATES}) UNION
+SELECT json_extract(rest, '$.files.base') FROM states WHERE id IN ({_USED_STATES}) UNION
+SELECT json_extract(files, '$.version') FROM run_files UNION
+SELECT json_extract(files, '$.base') FROM run_files
+"""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -117,21 +124,6 @@ class FileTable:
         row = connection.execute("SELECT files FROM run_files WHERE run = ?", (run,)).fetchone()
         return None if row is None else _SAVED.validate_json(row[0])
 
-    def entries(self, connection: sqlite3.Connection, row: int) -> dict[str, FileEntry]:
-        """What a version says. Raises ValueError."""
-        chain: list[Changes] = []
-        at: int | None = row
-        while at is not None:
-            found = connection.execute("SELECT base, changes FROM file_versions WHERE id = ?", (at,)).fetchone()
-            if found is None or (found[0] is not None and found[0] >= at):
-                raise ValueError(f"version {at} of files is not there, or builds on a later one")
-            chain.append(_changes_of(found[1]))
-            at = found[0]
-        entries: dict[str, FileEntry] = {}
-        for changes in reversed(chain):
-            entries = changed(entries, changes)
-        return entries
-
     def know(self, view: WorkspaceView, saved: SavedFiles) -> None:
         """Takes the versions of a view that was restored for those in the database."""
         version, base = view.saved()
@@ -169,6 +161,22 @@ class FileTable:
         return row
 
 
+def entries_of(connection: sqlite3.Connection, row: int) -> dict[str, FileEntry]:
+    """What a version says. Raises ValueError."""
+    chain: list[Changes] = []
+    at: int | None = row
+    while at is not None:
+        found = connection.execute("SELECT base, changes FROM file_versions WHERE id = ?", (at,)).fetchone()
+        if found is None or (found[0] is not None and found[0] >= at):
+            raise ValueError(f"version {at} of files is not there, or builds on a later one")
+        chain.append(_changes_of(found[1]))
+        at = found[0]
+    entries: dict[str, FileEntry] = {}
+    for changes in reversed(chain):
+        entries = changed(entries, changes)
+    return entries
+
+
 def folder_of(journal: Path) -> Path:
     """Folder with the contents of files of a journal."""
     return journal.with_name(f"{journal.name}-files")
@@ -178,8 +186,9 @@ def remove_unused_contents(connection: sqlite3.Connection, journal: Path) -> Non
     """Removes contents that no version needs any more, once those versions are gone for good."""
     if not folder_of(journal).is_dir():
         return
-    rows = connection.execute("SELECT changes FROM file_versions").fetchall()
-    needed = {entry.data for (text,) in rows for entry in _changes_of(text).values() if entry is not None}
+    needed: set[str] = set()
+    for (row,) in connection.execute(f"SELECT id FROM ({USED_VERSIONS}) WHERE id IS NOT NULL").fetchall():
+        needed |= {entry.data for entry in entries_of(connection, row).values()}
     blobs = BlobStore(folder_of(journal))
     for digest in list(blobs.digests()):
         if digest not in needed:

@@ -23,7 +23,7 @@ from .._types.checks import A_FILE, checked_bool, checked_name, checked_path, ch
 from .._types.errors import InvalidInput, JournalError
 from .._types.show import preview
 from . import runs
-from .files import FilesNow, FileTable, SavedFiles, remove_unused_contents
+from .files import FilesNow, FileTable, SavedFiles, entries_of, remove_unused_contents
 from .lock import acquired_lock
 from .snapshots import SnapshotTable
 from .states import StateTable
@@ -270,8 +270,8 @@ class Journal:
     async def _restored_view(self, core: ContextCore, saved: SavedFiles | None) -> WorkspaceView | None:
         if saved is None:
             return None
-        entries = await self.write(core, partial(self.files.entries, row=saved["version"]))
-        base = await self.write(core, partial(self.files.entries, row=saved["base"]))
+        entries = await self.write(core, partial(entries_of, row=saved["version"]))
+        base = await self.write(core, partial(entries_of, row=saved["base"]))
         view = await to_thread.run_sync(self.files.restored, saved, entries, base)
         await self.write(core, lambda _: self.files.know(view, saved))
         return view

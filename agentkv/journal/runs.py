@@ -14,6 +14,7 @@ from .._types.errors import JournalError, SnapshotMismatch
 from .._types.run import CallRecord, CallRequest
 from .._types.show import safe_str
 from ..agents.turn_state import TurnStart, TurnState
+from .files import USED_VERSIONS
 from .records import UNREADABLE, record_of, request_of, start_of, state_of
 
 RUNNING = "running"
@@ -247,10 +248,7 @@ def remove_unused(connection: sqlite3.Connection) -> None:
         "DELETE FROM conversations WHERE id NOT IN used"
     )
     connection.execute(
-        "WITH RECURSIVE used (id) AS (SELECT json_extract(rest, '$.files.version') FROM states UNION "
-        "SELECT json_extract(rest, '$.files.base') FROM states UNION "
-        "SELECT json_extract(files, '$.version') FROM run_files UNION "
-        "SELECT json_extract(files, '$.base') FROM run_files UNION "
+        f"WITH RECURSIVE used (id) AS ({USED_VERSIONS} UNION "
         "SELECT base FROM file_versions JOIN used ON file_versions.id = used.id) "
         "DELETE FROM file_versions WHERE id NOT IN (SELECT id FROM used WHERE id IS NOT NULL)"
     )

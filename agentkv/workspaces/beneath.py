@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from .._types.show import spellable
 
 MOST_LINKS = 40  # that one path goes through, as in Linux
 _LONG = 200  # characters of a path that is shown
+_UNDER_WAY = re.compile(r"\.agentkv-([0-9]+)-[0-9a-f]{16}")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
@@ -182,11 +184,32 @@ class _Walk:
         )
 
 
+def removed_as_left(name: str, within: int) -> bool:
+    """Whether a name is that of a file under way of `replaced`; one whose process was killed is removed."""
+    under_way = _UNDER_WAY.fullmatch(name)
+    if under_way is None:
+        return False
+    with suppress(OSError):
+        if not _lives(int(under_way[1])):
+            os.unlink(name, dir_fd=within)
+    return True
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # another user's
+        return True
+    return True
+
+
 @contextmanager
 def replaced(name: str, within: int, mode: int) -> Iterator[int]:
     """An open new file, which takes the place of what `name` is in a folder once the block ends. What had that name
     is never written to, so that its other names, if it has some, keep their content."""
-    new = f".agentkv-{secrets.token_hex(8)}"
+    new = f".agentkv-{os.getpid()}-{secrets.token_hex(8)}"
     file = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=within)
     try:
         yield file

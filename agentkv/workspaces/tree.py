@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from .._types.errors import WorkspaceConflict, WorkspaceError
 from .._types.show import spellable
-from .beneath import open_file, open_folder, replaced, shown
+from .beneath import open_file, open_folder, removed_as_left, replaced, shown
 from .entries import Changes, FileEntry
 from .open_folders import OpenFolders, remove_empty, remove_folder
 
@@ -208,7 +208,7 @@ class Tree:
                     os.close(open_ones.pop())
                     continue
                 path, kind = prefix + name, stat.S_IFMT(found.st_mode)
-                if left_out(name) or left_out(path):
+                if left_out(name) or left_out(path) or (name[0] == "." and removed_as_left(name, open_ones[-1])):
                     continue
                 if kind in (stat.S_IFREG, stat.S_IFLNK):
                     yield path, name, open_ones[-1], found

@@ -206,7 +206,7 @@ async def test_with_keep_they_stay(project: Path) -> None:
     script: list[Reply] = [call("put", file="a.txt", text="mine"), call("put", file="fails", text="")]
     async for agent, trunk in talk(script, project, on_error="raise"):
         with pytest.raises(kv.ToolFailed):
-            await agent.run(trunk, "Do it.", keep=True)
+            await agent.run(trunk, "Do it.", keep_partial=True)
         assert files_of(trunk) == {"a.txt": "mine"}
 
 

@@ -64,6 +64,7 @@ from .sync.branch import SyncBranch
 from .sync.context import SyncContext
 from .sync.running import SyncTurn
 from .sync.stream import SyncStream
+from .sync.workspace import SyncWorkspaceView
 from .workspaces.diff import WorkspaceDiff
 from .workspaces.view import WorkspaceView
 from .workspaces.workspace import Workspace
@@ -129,6 +130,7 @@ __all__ = [
     "SyncContext",
     "SyncStream",
     "SyncTurn",
+    "SyncWorkspaceView",
     "Token",
     "TokenStream",
     "Tokenizer",

@@ -9,7 +9,7 @@ import sqlite3
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
@@ -54,20 +54,6 @@ class SavedFiles(TypedDict):
     base: int
 
 
-class FilesNow(NamedTuple):
-    """The files of a branch, to be written.
-
-    Attributes:
-        view: the branch's files.
-        version: the version of now.
-        base: the version that the branch began with.
-    """
-
-    view: WorkspaceView
-    version: Version
-    base: Version
-
-
 _CHANGES = TypeAdapter(dict[str, tuple[str, int, str, int, int] | None])
 _SAVED = TypeAdapter(SavedFiles)
 
@@ -98,25 +84,26 @@ class FileTable:
         """Forgets what is in the database, after a commit that failed."""
         self._rows.clear()
 
-    def write(self, connection: sqlite3.Connection, files: FilesNow | None) -> SavedFiles | None:
-        """Writes the files of a branch, contents first. Raises JournalError."""
-        if files is None:
+    def write(self, connection: sqlite3.Connection, view: WorkspaceView | None) -> SavedFiles | None:
+        """Writes files as they are now, contents first. They are read here, on the thread of all entries: so what is
+        entered later has later files. Raises JournalError, WorkspaceError."""
+        if view is None:
             return None
-        workspace = files.view.workspace
+        workspace, (version, base) = view.workspace, view.saved()
         try:
             return {
                 "folder": str(workspace.folder),
                 "exclude": list(workspace.exclude),
                 "max_bytes": workspace.max_bytes,
-                "base": self._written(connection, files.view, files.base),
-                "version": self._written(connection, files.view, files.version),
+                "base": self._written(connection, view, base),
+                "version": self._written(connection, view, version),
             }
         except OSError as error:
             raise JournalError(f"files of {workspace.folder} cannot be kept for the journal: {error}") from error
 
-    def note(self, connection: sqlite3.Connection, run: str, files: FilesNow | None) -> None:
-        """Enters the files of a turn's branch as they are now. Raises JournalError."""
-        if saved := self.write(connection, files):
+    def note(self, connection: sqlite3.Connection, run: str, view: WorkspaceView | None) -> None:
+        """Enters the files of a turn's branch as they are now. Raises JournalError, WorkspaceError."""
+        if saved := self.write(connection, view):
             connection.execute("INSERT OR REPLACE INTO run_files VALUES (?, ?)", (run, json.dumps(saved)))
 
     def of_run(self, connection: sqlite3.Connection, run: str) -> SavedFiles | None:

@@ -23,7 +23,7 @@ from .._types.checks import A_FILE, checked_bool, checked_name, checked_path, ch
 from .._types.errors import InvalidInput, JournalError
 from .._types.show import preview
 from . import runs
-from .files import FilesNow, FileTable, SavedFiles, entries_of, remove_unused_contents
+from .files import FileTable, SavedFiles, entries_of, remove_unused_contents
 from .lock import acquired_lock
 from .snapshots import SnapshotTable
 from .states import StateTable
@@ -216,23 +216,17 @@ class Journal:
         handle = handle_of(branch)
         model = await self._model(handle.core)
         image, rescued = await image_of(branch), handle.core.chat.habits.rescued
-        files = await self.files_of(branch)
         key = self._keys.setdefault(handle.record, uuid.uuid4().hex)
         parent = None if branch.parent is None else self._keys.get(handle_of(branch.parent).record)
 
         def entry(connection: sqlite3.Connection) -> None:
-            saved = self.files.write(connection, files)
+            saved = self.files.write(connection, handle.record.view)
             state = self._states.write(connection, key, image, rescued, parent, saved)
             if present:
                 runs.set_branch(connection, key, state, model, name, parent)
             enter(connection, key, state)
 
         await self.write(handle.core, entry)
-
-    async def files_of(self, branch: Branch) -> FilesNow | None:
-        """The files of a branch as they are; None without a workspace. Raises WorkspaceError."""
-        view = handle_of(branch).record.view
-        return None if view is None else FilesNow(view, *await to_thread.run_sync(view.saved))
 
     async def restore(
         self,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .._context.core import ContextCore
     from .._types.run import CallRecord, CallRequest, Run
     from ..agents.turn_state import TurnStart, TurnState
+    from ..workspaces.view import WorkspaceView
     from .journal import Journal
     from .runs import RecordedCall
     from .unfinished import UnfinishedRun
@@ -38,7 +39,7 @@ class JournalTurnLog:
         self._core = core
         self._goes_on = False
         self._has_begun = False
-        self._branch: Branch | None = None
+        self._view: WorkspaceView | None = None
         self._earlier: dict[int, RecordedCall] = {}
         self._fork_of: tuple[str, int, int] | None = None  # a turn, and its messages and calls that this one has
 
@@ -66,10 +67,9 @@ class JournalTurnLog:
     async def began(self, branch: Branch, start: TurnStart) -> None:
         """See TurnLog. A turn that goes on has begun."""
         self._journal.at_work[self.run_id] = self
-        self._has_begun, self._branch = True, branch
+        self._has_begun, self._view = True, branch.workspace
         if self._goes_on:
             return
-        files = None if self._fork_of is None else await self._journal.files_of(branch)
         parent, _, _ = self.run_id.rpartition("-")  # the id of a call's turn is the call's key
         text = text_of_start(start)
 
@@ -78,7 +78,7 @@ class JournalTurnLog:
                 runs.begin_run(connection, self.run_id, parent or None, key, text, state)
             else:
                 runs.copy_run(connection, self.run_id, key, *self._fork_of)
-                self._journal.files.note(connection, self.run_id, files)
+                self._journal.files.note(connection, self.run_id, branch.workspace)
 
         await self._journal.write_branch(branch, enter, present=True)
 
@@ -105,12 +105,11 @@ class JournalTurnLog:
 
     async def ended(self, index: int, request: CallRequest, record: CallRecord) -> None:
         """See TurnLog."""
-        assert self._branch is not None  # of a turn that has begun
-        text, done, files = text_of_request(request), text_of_record(record), await self._journal.files_of(self._branch)
+        text, done, view = text_of_request(request), text_of_record(record), self._view
 
         def enter(connection: sqlite3.Connection) -> None:
             runs.note_call(connection, self.run_id, index, text, ended=time.time(), record=done)
-            self._journal.files.note(connection, self.run_id, files)
+            self._journal.files.note(connection, self.run_id, view)
 
         await self._journal.write(self._core, enter)
 

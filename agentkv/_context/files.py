@@ -110,10 +110,24 @@ async def adopted_files(handle: BranchHandle, other: BranchHandle) -> AsyncItera
             yield
         handle.record.view = view
     else:
-        merge = await to_thread.run_sync(view.merged_with, theirs)
-        yield
-        with anyio.CancelScope(shield=True):
-            await to_thread.run_sync(view.take, merge, len(handle.state))
+        async with _taken(view, theirs, handle):
+            yield
+
+
+async def take_files(handle: BranchHandle, theirs: WorkspaceView | None) -> None:
+    """Brings other files into those of a branch, whose tokens stay. Raises as `adopted_files`."""
+    view = handle.record.view
+    if view is not None and theirs is not None:
+        async with _taken(view, theirs, handle):
+            pass
+
+
+@asynccontextmanager
+async def _taken(view: WorkspaceView, theirs: WorkspaceView, handle: BranchHandle) -> AsyncIterator[None]:
+    merge = await to_thread.run_sync(view.merged_with, theirs)
+    yield
+    with anyio.CancelScope(shield=True):
+        await to_thread.run_sync(view.take, merge, len(handle.state))
 
 
 async def rewind(handle: BranchHandle, to: Mark | int) -> None:

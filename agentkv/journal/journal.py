@@ -7,6 +7,7 @@ import threading
 import uuid
 import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar, cast
@@ -15,7 +16,7 @@ from anyio import to_thread
 
 from .._context.branch import Branch
 from .._context.context import Context
-from .._context.files import closed_on_error
+from .._context.files import closed_on_error, take_files
 from .._context.handle import core_of, handle_of
 from .._context.image import branch_from, image_of
 from .._engine.loop import in_thread
@@ -260,6 +261,16 @@ class Journal:
         version, _ = earlier.saved()
         earlier.close()
         return version
+
+    async def take_files_of_run(self, core: ContextCore, run: str, caller: Branch) -> None:
+        """Brings the files of a turn that is finished into those of the branch whose call began it."""
+        if caller.workspace is None:
+            return
+        key, state = await self.write(core, partial(runs.branch_of_run, run=run))
+        _, _, saved = await self.write(core, lambda connection: self._states.read(connection, key, state))
+        view = await self._restored_view(core, saved)
+        with closing(view) if view is not None else nullcontext():
+            await take_files(handle_of(caller), view)
 
     async def _restored_view(self, core: ContextCore, saved: SavedFiles | None) -> WorkspaceView | None:
         if saved is None:

@@ -335,6 +335,14 @@ def left_run(connection: sqlite3.Connection, run: str) -> LeftRun:
     return LeftRun(info, branch, base, length, last_message(connection, run))
 
 
+def branch_of_run(connection: sqlite3.Connection, run: str) -> tuple[str, int]:
+    """The branch of a turn, and the id of its present state."""
+    branch, state = connection.execute(
+        "SELECT branch, state FROM runs JOIN branches ON branches.id = branch WHERE runs.id = ?", (run,)
+    ).fetchone()
+    return branch, state
+
+
 def drop_runs(connection: sqlite3.Connection, ids: Collection[str]) -> None:
     """Removes turns, and those that their calls began. Raises JournalError if there is no such turn."""
     for run in ids:

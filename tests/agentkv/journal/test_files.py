@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -18,9 +19,10 @@ import pytest
 import agentkv as kv
 from agentkv.journal import reading
 from agentkv.journal.files import folder_of
+from agentkv.journal.turns import JournalTurnLog
 from tests.waiting import until
 
-from .crashes import left_by, only_left, opened
+from .crashes import copied, left_by, only_left, opened
 from .files_process import change, wanted
 
 pytestmark = pytest.mark.anyio
@@ -91,28 +93,37 @@ async def test_what_the_user_changed_meanwhile_is_a_conflict(tmp_path: Path, pro
             await branch.workspace.apply()  # type: ignore[union-attr]
 
 
+def crashed(path: Path) -> Path:
+    """The journal with its files, as a process that ends now leaves it."""
+    copy = copied(path, "crashed.db")
+    shutil.copytree(folder_of(path), folder_of(copy))
+    return copy
+
+
 def ended_calls(path: Path) -> int:
     with sqlite3.connect(path) as connection:
         return int(connection.execute("SELECT count(*) FROM calls WHERE ended IS NOT NULL").fetchone()[0])
 
 
-async def left_in(path: Path, project: Path, script: list[Any], n_calls: int) -> None:
-    """A turn that was under way when its Context ended, behind so many calls."""
+async def left_in(path: Path, project: Path, script: list[Any], n_calls: int) -> Path:
+    """The journal of a process that ended in a call "end" of a turn, behind so many calls."""
+    journals: list[Path] = []
 
     @kv.tool(name="end", early=False)
-    async def end() -> None:
+    async def end() -> str:
         """Ends the process, once the other calls have ended."""
         await until(lambda: ended_calls(path) == n_calls)
-        raise KeyboardInterrupt
+        journals.append(crashed(path))
+        return "went on"
 
     agent = agent_of(end)
-    async with opened(script, path) as (ctx, journal):
+    async with opened([*script, "Done."], path) as (ctx, journal):
         branch = await agent.trunk(ctx, workspace=kv.Workspace(project))
         assert branch.workspace is not None
         (branch.workspace.path / "before").write_text("the turn")
         await journal.track(branch, "talk")
-        with pytest.raises(KeyboardInterrupt):
-            await agent.run(branch, "Do it.")
+        await agent.run(branch, "Do it.")
+    return journals[0]
 
 
 @kv.tool(name="end", early=False)
@@ -122,8 +133,7 @@ def goes_on() -> str:
 
 
 async def test_a_turn_goes_on_with_what_its_calls_did(tmp_path: Path, project: Path) -> None:
-    path = tmp_path / "runs.db"
-    await left_in(path, project, [CHANGE, [LATER, call("end")]], 2)
+    path = await left_in(tmp_path / "runs.db", project, [CHANGE, [LATER, call("end")]], 2)
     async with opened(["Done."], path) as (ctx, journal):
         left = await only_left(journal, ctx)
         await left.resume(agent_of(goes_on))
@@ -132,8 +142,7 @@ async def test_a_turn_goes_on_with_what_its_calls_did(tmp_path: Path, project: P
 
 
 async def test_a_resumed_turn_that_fails_takes_its_files_back(tmp_path: Path, project: Path) -> None:
-    path = tmp_path / "runs.db"
-    await left_in(path, project, [CHANGE, [LATER, call("end")]], 2)
+    path = await left_in(tmp_path / "runs.db", project, [CHANGE, [LATER, call("end")]], 2)
     async with opened([], path) as (ctx, journal):
         left = await only_left(journal, ctx)
         seen: list[kv.Branch] = []
@@ -205,6 +214,35 @@ async def test_a_journal_of_an_older_version_takes_files(tmp_path: Path, project
         branch = await agent.trunk(ctx, workspace=kv.Workspace(project))
         await agent.run(branch, "Do it.")
         assert await left_by(journal, ctx) == []
+
+
+@pytest.mark.parametrize("end", ["under way", "finished"])
+@pytest.mark.parametrize("fork", [True, False])
+async def test_what_a_helper_did_is_there_after_a_crash(
+    tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch, end: str, fork: bool
+) -> None:
+    path, ended = tmp_path / "runs.db", JournalTurnLog.ended
+
+    async def ends(log: JournalTurnLog, index: int, request: kv.CallRequest, record: kv.CallRecord) -> None:
+        if (request.name == "ask") == (end == "finished"):
+            await ended(log, index, request, record) if request.name == "change" else None
+            crashed(path)
+        await ended(log, index, request, record)
+
+    helper = kv.Agent("You help.", tools=[change_tool])
+    agent = kv.Agent("You ask.", tools=[helper.as_tool("ask", "Asks.", fork=fork)])
+    async with opened([call("ask", task="do it"), CHANGE, "Helped.", "Done."], path) as (ctx, journal):
+        branch = await agent.trunk(ctx, workspace=kv.Workspace(project))
+        await journal.track(branch, "talk")
+        monkeypatch.setattr(JournalTurnLog, "ended", ends)
+        await agent.run(branch, "Do it.")
+        monkeypatch.setattr(JournalTurnLog, "ended", ended)
+    path = path.with_name("crashed.db")
+    async with opened(["Helped.", "Done."][end == "finished" :], path) as (ctx, journal):
+        left = await only_left(journal, ctx)
+        run = await left.resume(agent)
+        assert [record.result for record in run.calls] == ["Helped."]
+        assert files_of(await journal.branch(ctx, "talk")) == {"a": "begin;", "b": "mine"}
 
 
 class Server:

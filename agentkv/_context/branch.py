@@ -184,6 +184,9 @@ class Branch:
         at, which takes about a millisecond for each hundred.
 
         A named mark is also in `marks`, and saved with the branch; a later one of the same name replaces it.
+
+        Raises:
+            WorkspaceError: the files cannot be read.
         """
         self._handle.check_open()
         mark = marked(self._handle)

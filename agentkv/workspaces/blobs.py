@@ -8,12 +8,13 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
-from tempfile import mkstemp
 
 from .beneath import open_folder
 
 CHUNK = 1 << 20  # bytes; contents up to that size are read at once
+_numbers = count()
 _FICLONE = 0x40049409  # of Linux: the new file shares the blocks of the old one, copy on write
 _NO_CLONES = (errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS, errno.EPERM, errno.EBADF)
 
@@ -59,7 +60,7 @@ class BlobStore:
         return self._put_long(file)
 
     def _keep(self, digest: str, content: bytes) -> None:
-        new, path = mkstemp(dir=self.folder)
+        new, path = self._new()
         try:
             write_all(new, content)
             self._named(path, digest)
@@ -67,7 +68,7 @@ class BlobStore:
             os.close(new)
 
     def _put_long(self, file: int) -> tuple[str, int]:
-        new, path = mkstemp(dir=self.folder)
+        new, path = self._new()
         try:
             self.copy(file, new)
             digest, size, at = hashlib.sha256(), 0, 0
@@ -86,6 +87,10 @@ class BlobStore:
             raise
         finally:
             os.close(new)
+
+    def _new(self) -> tuple[int, str]:
+        path = f"{self.folder}/new-{os.getpid()}-{next(_numbers)}"
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), path
 
     def _named(self, path: str, digest: str) -> None:
         target = self.path(digest)

@@ -28,7 +28,7 @@ class Origin:
             return self._checked_in()
 
     def apply(self, theirs: State, base: Version) -> list[str]:
-        """Makes the changes of a view since `base`, and returns their paths.
+        """Makes the changes of a view since `base`, and returns the paths of files and links.
 
         Raises WorkspaceConflict, WorkspaceError.
         """
@@ -37,7 +37,8 @@ class Origin:
             merge = Merge.of(ours, theirs, base, f"changed in {self._tree.path} as well since the branch began")
             self._tree.write(merge.changes, careful=True)
             self._version, self._entries = merge.version, merge.entries
-            return sorted(merge.changes)
+            said = {path: entry or ours.entries[path] for path, entry in merge.changes.items()}
+            return sorted(path for path, entry in said.items() if entry.kind != "folder")
 
     def _checked_in(self) -> Version:
         entries = self._tree.read()

@@ -93,24 +93,28 @@ class Tree:
         known: dict[str, tuple[Stamp, FileEntry]] = {}
         left = self._limits.max_bytes
         now = self._now()
-        for path, name, folder, found in self._walk():
-            left -= found.st_size
-            if left < 0:
-                raise WorkspaceError(
-                    f"the files of {self.path} have more than {self._limits.max_bytes:,} bytes, the last one seen is "
-                    f"{path!r}; exclude what a branch does not need (`Workspace(folder, exclude=[...])`), or pass a "
-                    "larger max_bytes"
-                )
-            was = self._known.get(path)
-            if was is not None and self._is_same(was[0], found):
-                known[path], entries[path] = was, was[1]
-                continue
-            with _told(path):
-                if made := self._entry(name, folder, found):
-                    known[path] = made
-                    entries[path] = made[1]
+        for prefix, folder, names in self._walk():
+            for name, found in names:
+                path = prefix + name
+                left -= found.st_size
+                if left < 0:
+                    raise self._too_large(path)
+                was = self._known.get(path)
+                if was is not None and self._is_same(was[0], found):
+                    known[path], entries[path] = was, was[1]
+                    continue
+                with _told(path):
+                    if made := self._entry(name, folder, found):
+                        known[path] = made
+                        entries[path] = made[1]
         self._known, self._racy = known, now - self._tick
         return entries
+
+    def _too_large(self, path: str) -> WorkspaceError:
+        return WorkspaceError(
+            f"the files of {self.path} have more than {self._limits.max_bytes:,} bytes, the last one seen is {path!r}; "
+            "exclude what a branch does not need (`Workspace(folder, exclude=[...])`), or pass a larger max_bytes"
+        )
 
     def write(self, changes: Changes, *, careful: bool = False) -> None:
         """Makes changes. With `careful` nothing is changed where a file is not as it was read last.
@@ -133,23 +137,25 @@ class Tree:
         """What has to change for the folder to hold what is wanted, by the stamps of what was read or written last."""
         found: dict[str, FileEntry] = {}
         odd: set[str] = set()
-        for path, _, _, status in self._walk(odd=odd):
-            known = self._known.get(path)
-            if known is not None and self._is_same(known[0], status):
-                found[path] = known[1]
-            elif stat.S_ISDIR(status.st_mode):
-                found[path] = FileEntry("folder", status.st_mode & _MODES, "")
-            else:
-                found[path] = FileEntry("file", 0, _UNREAD)
+        for prefix, _, names in self._walk(odd=odd):
+            for name, status in names:
+                path = prefix + name
+                known = self._known.get(path)
+                if known is not None and self._is_same(known[0], status):
+                    found[path] = known[1]
+                elif stat.S_ISDIR(status.st_mode):
+                    found[path] = FileEntry("folder", status.st_mode & _MODES, "")
+                else:
+                    found[path] = FileEntry("file", 0, _UNREAD)
         changes: Changes = {path: entry for path, entry in wanted.items() if not entry.says(found.get(path))}
         changes.update((path, None) for path in [*found, *odd] if path not in wanted)
         return changes
 
     def _is_same(self, known: Stamp, found: os.stat_result) -> bool:
-        if stat.S_ISDIR(known.mode):
-            return known.mode == found.st_mode
         changed = found.st_ctime_ns  # the one time that no program sets
-        return changed == known.ctime_ns < self._racy and known == Stamp.of(found)
+        if changed == known[3] < self._racy:
+            return known == (found.st_ino, found.st_size, found.st_mtime_ns, changed, found.st_mode)
+        return stat.S_ISDIR(known[4]) and known[4] == found.st_mode
 
     def _entry(self, name: str, folder: int, found: os.stat_result) -> tuple[Stamp, FileEntry] | None:
         """What a name in a folder holds; None for what is gone."""
@@ -188,55 +194,64 @@ class Tree:
         probe.touch(0o600)
         return probe.stat().st_mtime_ns
 
-    def _walk(self, odd: set[str] | None = None) -> Iterator[tuple[str, str, int, os.stat_result]]:
-        """All files, links and folders, a folder before what is in it: (path, name, open folder, status).
-
-        `odd` gets paths of other things.
-        """
+    def _walk(self, odd: set[str] | None = None) -> Iterator[tuple[str, int, list[tuple[str, os.stat_result]]]]:
+        """All files, links and folders, by the folder that they are in, the outer one first: (its path with "/", the
+        open folder, names in it with their status). `odd` gets paths of other things."""
         try:
             root = open_folder(self.path)
         except OSError as error:
             raise WorkspaceError(f"the folder {self.path} cannot be read: {error.strerror}") from error
-        open_ones, left_out = [root], self._limits.left_out
-        levels = [("", iter(self._listed(root, "")))]
         try:
-            while levels:
-                prefix, names = levels[-1]
-                name, found = next(names, ("", None))
-                if found is None:
-                    levels.pop()
-                    os.close(open_ones.pop())
-                    continue
-                path, kind = prefix + name, stat.S_IFMT(found.st_mode)
-                if left_out(name) or left_out(path) or (name[0] == "." and removed_as_left(name, open_ones[-1])):
-                    continue
-                if kind in (stat.S_IFREG, stat.S_IFLNK):
-                    yield path, name, open_ones[-1], found
-                elif kind != stat.S_IFDIR:
-                    if odd is not None:
-                        odd.add(path)
-                elif (found.st_dev, found.st_ino) != self._limits.store:
-                    yield path, name, open_ones[-1], found
-                    if len(levels) == DEEPEST:
-                        raise WorkspaceError(f"{shown(path)} has more than {DEEPEST} folders within each other")
-                    with _told(path), suppress(FileNotFoundError, NotADirectoryError):
-                        folder = open_folder(name, open_ones[-1])
-                        open_ones.append(folder)
-                        levels.append((f"{path}/", iter(self._listed(folder, path))))
+            yield from self._walk_in(root, "", odd, 1)
         finally:
-            for folder in open_ones:
-                os.close(folder)
+            os.close(root)
+
+    def _walk_in(
+        self, folder: int, prefix: str, odd: set[str] | None, depth: int
+    ) -> Iterator[tuple[str, int, list[tuple[str, os.stat_result]]]]:
+        if depth > DEEPEST:
+            raise WorkspaceError(f"{shown(prefix)} has more than {DEEPEST} folders within each other")
+        names, left_out, folders = [], self._limits.left_out, []
+        for each in self._listed(folder, prefix):
+            name, found = each
+            kind = stat.S_IFMT(found.st_mode)
+            if left_out(name) or left_out(prefix + name) or (name[0] == "." and removed_as_left(name, folder)):
+                continue
+            if kind == stat.S_IFDIR:
+                if (found.st_dev, found.st_ino) == self._limits.store:
+                    continue
+                folders.append(name)
+            elif kind not in (stat.S_IFREG, stat.S_IFLNK):
+                if odd is not None:
+                    odd.add(prefix + name)
+                continue
+            names.append(each)
+        yield prefix, folder, names
+        for name in folders:
+            try:
+                below = open_folder(name, folder)
+            except (FileNotFoundError, NotADirectoryError):
+                continue  # it has just gone
+            except OSError as error:
+                raise unreadable(prefix + name, error) from error
+            try:
+                yield from self._walk_in(below, f"{prefix}{name}/", odd, depth + 1)
+            finally:
+                os.close(below)
 
     def _listed(self, folder: int, path: str) -> list[tuple[str, os.stat_result]]:
         listed = []
         with _told(path), os.scandir(folder) as names:
             for each in names:
-                with suppress(FileNotFoundError):
+                try:
                     listed.append((each.name, each.stat(follow_symlinks=False)))
+                except FileNotFoundError:
+                    continue
         return listed
 
     def _check_unchanged(self, root: int, changes: Changes) -> None:
         changed = [path for path in changes if not self._is_as_read(root, path)]
+        changed += [path for path, entry in changes.items() if entry is not None and self._would_lose(path, entry)]
         if changed:
             raise conflict(changed, f"changed in {self.path} at this moment")
 
@@ -250,6 +265,14 @@ class Tree:
             return False
         are_folders = stat.S_ISDIR(found.mode) and stat.S_ISDIR(known[0].mode)
         return are_folders or known[0] == found
+
+    def _would_lose(self, path: str, entry: FileEntry) -> bool:
+        """Whether a folder that becomes something else holds what is left out, which nobody has a copy of."""
+        known = self._known.get(path)
+        if entry.kind == "folder" or known is None or not stat.S_ISDIR(known[0].mode):
+            return False
+        held = (Path(at, name) for at, folders, names in os.walk(self.path / path) for name in [*folders, *names])
+        return any(str(each.relative_to(self.path)) not in self._known for each in held)
 
     def _write(self, root: int, changes: Changes) -> None:
         folders = OpenFolders(root)
@@ -318,9 +341,12 @@ def _told(path: str) -> Iterator[None]:
     except WorkspaceError as error:
         raise type(error)(f"{shown(path)}: {error}") from error
     except OSError as error:
-        raise WorkspaceError(
-            f"{shown(path)}: {error.strerror or error}; let this user read and write it, or exclude it"
-        ) from error
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: str, error: OSError) -> WorkspaceError:
+    """The error for a file that the system refuses."""
+    return WorkspaceError(f"{shown(path)}: {error.strerror or error}; let this user read and write it, or exclude it")
 
 
 def conflict(paths: Sequence[str], why: str) -> WorkspaceConflict:

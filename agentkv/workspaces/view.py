@@ -34,7 +34,15 @@ class WorkspaceView:
         workspace: the workspace that they are of.
     """
 
-    def __init__(self, workspace: Workspace, session: Session, path: Path, version: Version, base: Version) -> None:
+    def __init__(
+        self,
+        workspace: Workspace,
+        session: Session,
+        path: Path,
+        version: Version,
+        base: Version,
+        entries: Mapping[str, FileEntry] | None = None,
+    ) -> None:
         """Private: see `Context.branch`."""
         self.workspace = workspace
         self.session = session
@@ -42,7 +50,7 @@ class WorkspaceView:
         self._path = path
         self._tree: Tree | None = None
         self._version = version
-        self._entries = version.manifest()
+        self._entries = version.manifest() if entries is None else entries
         self._owed = False  # the folder is not yet as `_entries` say
         self._first = version
         self._marks: list[tuple[int, Version]] = []
@@ -112,7 +120,7 @@ class WorkspaceView:
     def _fork(self, version: Version) -> WorkspaceView:
         path = self.session.begin_view()
         assert path is not None  # this view keeps the session
-        return WorkspaceView(self.workspace, self.session, path, version, version)
+        return WorkspaceView(self.workspace, self.session, path, version, version, self._entries)
 
     def go_back(self, version: Version, length: int) -> None:
         """Makes the files those of a version. Raises WorkspaceError; the next use of the files tries again then."""
@@ -181,7 +189,7 @@ class WorkspaceView:
                 self._marks.pop()
 
     def _become(self, version: Version, entries: Mapping[str, FileEntry]) -> None:
-        self._version, self._entries = version, dict(entries)
+        self._version, self._entries = version, entries
         self._owed = self._tree is not None
         self._settle()
 

@@ -24,15 +24,15 @@ SETTLED = 0.1  # seconds after which time stamps of what was written tell it fro
 
 
 class Times:
-    """Milliseconds by what was done."""
+    """Milliseconds by what was done, and those of them that a core worked, which another program's load leaves."""
 
     def __init__(self) -> None:
-        self.took: dict[str, list[float]] = defaultdict(list)
+        self.took: dict[str, list[tuple[float, float]]] = defaultdict(list)
 
     def of(self, what: str, work: Callable[[], T]) -> T:
-        began = time.perf_counter()
+        began, worked = time.perf_counter(), time.thread_time()
         made = work()
-        self.took[what].append(1000 * (time.perf_counter() - began))
+        self.took[what].append((1000 * (time.perf_counter() - began), 1000 * (time.thread_time() - worked)))
         return made
 
 
@@ -86,7 +86,8 @@ def main() -> None:
             kept = [once(Workspace(folder), times) for _ in range(given.repeats)][-1]
         print(f"{count:,} files, {total:,} bytes: contents {kept[0]:,} bytes on the disk, a used view {kept[1]:,}")
         for what, took in times.took.items():
-            print(f"  {what:26} {statistics.median(took):9.1f} ms")
+            wall, core = (statistics.median(each) for each in zip(*took, strict=True))
+            print(f"  {what:26} {wall:9.1f} ms, {core:9.1f} ms of a core")
 
 
 if __name__ == "__main__":

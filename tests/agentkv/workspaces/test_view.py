@@ -97,6 +97,21 @@ async def test_a_file_that_the_user_saves_at_the_last_moment_is_kept(
     assert (project / "a.txt").read_text() == "the user's\n"
 
 
+async def test_what_is_left_out_is_not_lost_with_its_folder(begin: BeginView, tmp_path: Path) -> None:
+    (tmp_path / "project" / "sub" / ".git").mkdir()
+    view = begin()
+    (view.path / "sub" / "b.txt").unlink()
+    (view.path / "sub").rmdir()
+    (view.path / "made").mkdir()
+    (view.path / "made" / "c.txt").touch()
+    assert await view.apply() == ["made/c.txt", "sub/b.txt"]
+    assert (tmp_path / "project" / "sub" / ".git").exists()
+    (view.path / "sub").write_text("a file")
+    with pytest.raises(kv.WorkspaceConflict, match="sub"):
+        await view.apply()
+    assert (tmp_path / "project" / "sub" / ".git").exists()
+
+
 def test_a_rollback_writes_through_no_link_and_into_no_other_name(begin: BeginView, tmp_path: Path) -> None:
     view, secret = begin(), tmp_path / "secret"
     secret.write_text("secret")

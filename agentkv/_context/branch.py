@@ -27,7 +27,7 @@ from .._types.message import Message
 from .._types.results import Choice, Generation
 from .._types.show import preview
 from .extend import Extended, extend_by, open_turn
-from .files import adopted_files, closed_on_error, forked_views, give_views, go_back, marked, rewind
+from .files import adopted_files, closed_on_error, forked_views, give_views, marked, roll_back
 from .generate import GenerationRequest, generate_with_retries
 from .handle import BranchHandle, BranchRecord
 from .overflow import Overflow, checked_overflow, retry_with_room
@@ -210,8 +210,7 @@ class Branch:
             InvalidRollback: a mark of another branch or of rewritten history, or a length beyond the present one.
             WorkspaceError: the files cannot be written; the tokens are rolled back, and `workspace.path` tries again.
         """
-        await rewind(self._handle, to)
-        await go_back(self._handle, to)
+        await roll_back(self._handle, to)
 
     @overload
     async def fork(self) -> Branch: ...

@@ -91,8 +91,7 @@ async def go_back(handle: BranchHandle, to: Mark | int | Version) -> None:
             version = to.files or view.version_at(to.length)
         case _:
             version = to
-    with anyio.CancelScope(shield=True):  # the tokens are gone by now
-        await to_thread.run_sync(view.go_back, version, len(handle.state))
+    await to_thread.run_sync(view.go_back, version, len(handle.state))
 
 
 @asynccontextmanager
@@ -125,9 +124,16 @@ async def take_files(handle: BranchHandle, theirs: WorkspaceView | None) -> None
 @asynccontextmanager
 async def _taken(view: WorkspaceView, theirs: WorkspaceView, handle: BranchHandle) -> AsyncIterator[None]:
     merge = await to_thread.run_sync(view.merged_with, theirs)
-    yield
-    with anyio.CancelScope(shield=True):
+    with anyio.CancelScope(shield=True):  # neither tokens nor files move alone
+        yield
         await to_thread.run_sync(view.take, merge, len(handle.state))
+
+
+async def roll_back(handle: BranchHandle, to: Mark | int) -> None:
+    """Rolls a branch back with its files; a cancellation finds neither moved alone. Raises as `Branch.rollback`."""
+    with anyio.CancelScope(shield=handle.record.view is not None):
+        await rewind(handle, to)
+        await go_back(handle, to)
 
 
 async def rewind(handle: BranchHandle, to: Mark | int) -> None:

@@ -150,10 +150,14 @@ class TurnLease:
             return
         try:
             if waits:
-                await go_back(self._handle, self.files)
+                with anyio.CancelScope(shield=True):
+                    await go_back(self._handle, self.files)
             else:
                 view.go_back(self.files, len(self._state))
-        except WorkspaceError as error:  # the turn has an error already; the next use of the files tries again
+        except (
+            WorkspaceError,
+            BranchClosed,
+        ) as error:  # the turn has an error already; the next use of the files tries again
             log.warning("files could not be taken back yet", branch=self._handle.id, why=str(error))
 
     def _restore(self, engine: StepEngine) -> None:

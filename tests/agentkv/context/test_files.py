@@ -117,6 +117,33 @@ async def test_adopting_between_branches_with_and_without_files(ctx: kv.Context,
     assert elsewhere.tokens == [5]
 
 
+@pytest.mark.parametrize("verb", ["rollback", "adopt", "fork"])
+async def test_a_cancellation_parts_no_tokens_from_their_files(ctx: kv.Context, project: Path, verb: str) -> None:
+    trunk = await ctx.branch([1, 2, 3], workspace=kv.Workspace(project))
+    mark = trunk.mark()
+    fork = await trunk.fork()
+    await fork.extend([7])
+    write(fork, b="fork")
+    await trunk.extend([4])
+    write(trunk, b="trunk")
+    wanted = {
+        "rollback": ([1, 2, 3], {"a.txt": "one\n"}),
+        "adopt": ([1, 2, 3, 7], {"a.txt": "one\n", "b": "fork"}),
+        "fork": ([1, 2, 3, 4], {"a.txt": "one\n", "b": "trunk"}),
+    }[verb]
+    before = trunk.tokens, files_of(trunk)
+    for delay in range(12):
+        if verb == "adopt":
+            await trunk.rollback(mark)
+            before = trunk.tokens, files_of(trunk)
+        async with anyio.create_task_group() as group:
+            group.start_soon(getattr(trunk, verb), *{"rollback": [mark], "adopt": [fork], "fork": [2]}[verb])
+            for _ in range(delay):
+                await anyio.lowlevel.checkpoint()
+            group.cancel_scope.cancel()
+        assert (trunk.tokens, files_of(trunk)) in (before, wanted)
+
+
 async def test_closing_removes_the_files(ctx: kv.Context, project: Path) -> None:
     async with await ctx.branch([1, 2], workspace=kv.Workspace(project)) as branch:
         forks = await branch.fork(3)

@@ -1,6 +1,6 @@
 """What `agentkv` offers and where it is; `__init__.py` imports each name when it is first asked for."""
 
-from . import adapters, formats, models, overflow, patterns, spec, testing
+from . import adapters, formats, models, overflow, patterns, spec, testing, tools
 from ._aio.tasks import gather
 from ._chat.tokenizer import Tokenizer
 from ._context.branch import Branch
@@ -28,6 +28,7 @@ from ._types.errors import (
     OutOfMemory,
     OutputIncomplete,
     OutputInvalid,
+    OutsideWorkspace,
     PositionsExhausted,
     RemoteError,
     RepeatedCall,
@@ -39,6 +40,8 @@ from ._types.errors import (
     TraceError,
     TurnNotRunning,
     TurnStopped,
+    WorkspaceConflict,
+    WorkspaceError,
     WrongEventLoop,
 )
 from ._types.info import ModelInfo, ServerState, Stats, StepRecord
@@ -64,6 +67,10 @@ from .sync.branch import SyncBranch
 from .sync.context import SyncContext
 from .sync.running import SyncTurn
 from .sync.stream import SyncStream
+from .sync.workspace import SyncWorkspaceView
+from .workspaces.diff import WorkspaceDiff
+from .workspaces.view import WorkspaceView
+from .workspaces.workspace import Workspace
 
 __version__: str
 
@@ -104,6 +111,7 @@ __all__ = [
     "OutOfMemory",
     "OutputIncomplete",
     "OutputInvalid",
+    "OutsideWorkspace",
     "PositionsExhausted",
     "RecordedCall",
     "Regex",
@@ -127,6 +135,7 @@ __all__ = [
     "SyncContext",
     "SyncStream",
     "SyncTurn",
+    "SyncWorkspaceView",
     "Token",
     "TokenStream",
     "Tokenizer",
@@ -142,6 +151,11 @@ __all__ = [
     "UnfinishedRun",
     "Usage",
     "WaitingApproval",
+    "Workspace",
+    "WorkspaceConflict",
+    "WorkspaceDiff",
+    "WorkspaceError",
+    "WorkspaceView",
     "WrongEventLoop",
     "adapters",
     "events",
@@ -153,4 +167,5 @@ __all__ = [
     "spec",
     "testing",
     "tool",
+    "tools",
 ]

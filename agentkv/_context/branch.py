@@ -28,6 +28,7 @@ from .._types.offload import checked_priority
 from .._types.results import Choice, Generation
 from .._types.show import preview
 from .extend import Extended, extend_by, open_turn
+from .files import adopted_files, closed_on_error, forked_views, give_views, marked, roll_back
 from .generate import GenerationRequest, generate_with_retries
 from .handle import BranchHandle, BranchRecord
 from .overflow import Overflow, checked_overflow, retry_with_room
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from .._types.sampling import Sampling
     from ..output.constraint import Constraint
     from ..output.grammar import GrammarSource
+    from ..workspaces.view import WorkspaceView
     from .context import Context
     from .core import ContextCore
 
@@ -119,6 +121,11 @@ class Branch:
         self._handle.record.priority = checked_priority(value)
 
     @property
+    def workspace(self) -> WorkspaceView | None:
+        """Its files, where it, or the branch that it was forked from, was made with a `workspace`; else None."""
+        return self._handle.record.view
+
+    @property
     def closed(self) -> bool:
         """Whether the branch, or its Context, is closed."""
         return self._handle.record.closed or not self._handle.loop.is_open
@@ -185,12 +192,16 @@ class Branch:
         return await extend_by(self, lambda: encode(prompt, after=self._handle.state, template=template))
 
     def mark(self, name: str | None = None) -> Mark:
-        """The present end of the history, to roll back to. Synchronous and free.
+        """The present end of the history, to roll back to. Synchronous and free; with a workspace, its files are looked
+        at, which takes about a millisecond for each hundred.
 
         A named mark is also in `marks`, and saved with the branch; a later one of the same name replaces it.
+
+        Raises:
+            WorkspaceError: the files cannot be read.
         """
         self._handle.check_open()
-        mark = self._handle.state.mark()
+        mark = marked(self._handle)
         if name is not None:
             self._handle.state.marks[checked_name(name, "the name of a mark")] = mark
         return mark
@@ -204,14 +215,14 @@ class Branch:
         """Removes everything after a mark, or after the first `to` tokens. Moves no bytes.
 
         Tokens freed by `forget` since, or by a window, return as well: the next method feeds them again. Tokens removed
-        to make room (`overflow`) do not.
+        to make room (`overflow`) do not. Files of a workspace are those of the mark again; of a length, those of the
+        last mark, fork or beginning of a turn at that length or before it.
 
         Raises:
             InvalidRollback: a mark of another branch or of rewritten history, or a length beyond the present one.
+            WorkspaceError: the files cannot be written; the tokens are rolled back, and `workspace.path` tries again.
         """
-        await self._handle.ready()
-        length, epoch = self._handle.state.resolve(to)
-        await self._handle.call(lambda engine: engine.rollback(self.id, length, epoch))
+        await roll_back(self._handle, to)
 
     @overload
     async def fork(self) -> Branch: ...
@@ -221,10 +232,12 @@ class Branch:
     async def fork(self, n: int | None = None) -> Branch | list[Branch]:
         """A child with the same history, or a list of `n` children. Shares the cache; copies no keys or values.
 
-        A branch can be forked while it generates: the child has the tokens generated so far.
+        A branch can be forked while it generates: the child has the tokens generated so far. In a workspace each child
+        has files of its own, which are copied when they are first used.
 
         Raises:
             TooManyBranches: more live branches than the cache supports; then no child is made.
+            WorkspaceError: the files cannot be read; then no child is made.
         """
         self._handle.check_open()
         await self._handle.reload()
@@ -235,8 +248,11 @@ class Branch:
                 worker.close(child)
 
         share = partial(self._handle.core.states.copy_conversation, self.id)
-        made = await self._handle.call(lambda engine: engine.fork(self.id, count), undo, on_result=share)
+        views = await forked_views(self._handle, count)
+        with closed_on_error(views):
+            made = await self._handle.call(lambda engine: engine.fork(self.id, count), undo, on_result=share)
         children = [new_branch(self._handle.core, child, self) for child in made]
+        give_views((child._handle for child in children), views)
         return children[0] if n is None else children
 
     @overload
@@ -417,10 +433,14 @@ class Branch:
     async def adopt(self, other: Branch) -> None:
         """Takes over the history of another branch of the same Context, which stays as it is.
 
-        Marks of this branch stay valid up to where the two histories differ.
+        Marks of this branch stay valid up to where the two histories differ. In a workspace, files that `other` changed
+        change here, too; those that changed here alone since the one was forked from the other stay as they are.
 
         Raises:
             ForeignBranch: `other` belongs to another Context.
+            WorkspaceConflict: some of the same files changed on both, and not alike; nothing was changed.
+            WorkspaceError: files cannot be read; nothing was changed. Or they cannot be written: `workspace.path` tries
+                again.
         """
         self._handle.check_free()
         if not isinstance(other, Branch):
@@ -431,7 +451,10 @@ class Branch:
             await other._handle.ready()
             await self._handle.ready()
         share = partial(self._handle.core.states.copy_conversation, other.id)
-        await self._handle.call(lambda engine: engine.adopt(self.id, other.id), on_result=lambda _: share([self.id]))
+        async with adopted_files(self._handle, other._handle):
+            await self._handle.call(
+                lambda engine: engine.adopt(self.id, other.id), on_result=lambda _: share([self.id])
+            )
         if self._handle.core.journal is not None:
             await self._handle.core.journal.adopted(self)
 

@@ -30,6 +30,7 @@ from .._types.offload import DEFAULT_OFFLOAD, Offload, checked_offload
 from .._types.show import preview
 from .branch import Branch
 from .core import ContextCore
+from .files import checked_workspace, new_view
 from .handle import core_of, handle_of
 from .opening import checked_journal, context_opener, sync_of
 from .overflow import Overflow, checked_overflow
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from .._types.info import ServerState
     from ..journal.journal import Journal
     from ..sync.context import SyncContext
+    from ..workspaces.workspace import Workspace
     from .journaling import ContextJournal
 
 
@@ -317,6 +319,7 @@ class Context:
         tools: Sequence[Mapping[str, Any]] | None = None,
         template: Mapping[str, Any] | None = None,
         overflow: Overflow | None = None,
+        workspace: Workspace | None = None,
     ) -> Branch:
         """A new root branch with `prompt`, prefilled; without one, an empty branch.
 
@@ -332,19 +335,25 @@ class Context:
             template: variables for the chat template, such as `{"enable_thinking": False}`; only with messages. They
                 also apply to messages that extend the branch later.
             overflow: policy of the branch and of its forks; None for the Context's.
+            workspace: a folder of whose files the branch has a copy, `Branch.workspace`; None for none.
 
         Raises:
             InvalidInput: an empty prompt, text without a UTF-8 form, ids outside the vocabulary, malformed messages.
             ContextFull: fewer cells are free than the prompt needs.
             PositionsExhausted: the prompt has more tokens than the model has positions.
             TooManyBranches: more live branches than the cache supports.
+            WorkspaceError: files of the workspace cannot be read, or are too many bytes.
         """
         self._core.loop.check_open()
         policy = None if overflow is None else checked_overflow(overflow)
-        if prompt is None:
-            return await empty_branch(self._core, policy)
-        update = await self._core.chat.encoder.prompt(prompt, tools=tools, template=template)
-        return await prompted_branch(self._core, update, policy)
+        async with new_view(checked_workspace(workspace)) as view:
+            if prompt is None:
+                branch = await empty_branch(self._core, policy)
+            else:
+                update = await self._core.chat.encoder.prompt(prompt, tools=tools, template=template)
+                branch = await prompted_branch(self._core, update, policy)
+            handle_of(branch).record.view = view
+            return branch
 
     def sync(self) -> SyncContext:
         """The same Context with blocking methods, for other threads than its event loop's. Raises WrongEventLoop."""

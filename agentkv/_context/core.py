@@ -129,6 +129,7 @@ class ContextCore:
             if self.prefixes is not None:
                 await self.prefixes.close()
         finally:
+            self.registry.close_views()
             await self.loop.stop()
             if self.journal is not None:
                 self.journal.detach(self)
@@ -138,6 +139,7 @@ class ContextCore:
         self.background.end()
         if self.prefixes is not None:
             self.prefixes.abandon()
+        self.registry.close_views()
         self.loop.abandon()
 
     @property
@@ -194,6 +196,12 @@ class BranchRegistry:
         self._shown.pop(branch.id, None)
         self._hidden.pop(branch.id, None)
         self.records.discard(handle_of(branch).record)
+
+    def close_views(self) -> None:
+        """Removes the files of all branches."""
+        for branch in self.every():
+            if (view := handle_of(branch).record.view) is not None:
+                view.close()
 
     def live(self) -> list[Branch]:
         """Branches shown to users, oldest first."""

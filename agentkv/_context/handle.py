@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .._engine.loop import StepLoop
     from .._state.branch_state import BranchState
     from .._storage.load import Loaded
+    from ..workspaces.view import WorkspaceView
     from .branch import Branch
     from .context import Context
     from .core import ContextCore
@@ -44,6 +45,7 @@ class BranchRecord:
         parent: weak reference to the branch that it was forked from; None for a root.
         priority: see `Branch.priority`.
         parked: whether it waits whenever nothing runs on it, though it is in no turn.
+        view: its files, where it works in a workspace.
     """
 
     __slots__ = (
@@ -59,6 +61,7 @@ class BranchRecord:
         "priority",
         "reused",
         "state",
+        "view",
     )
 
     def __init__(self, core: ContextCore, state: BranchState, overflow: Overflow, reused: int) -> None:
@@ -74,12 +77,15 @@ class BranchRecord:
         self.parent: weakref.ref[Branch] | None = None
         self.priority = 0.0
         self.parked = False
+        self.view: WorkspaceView | None = None
 
     def close(self) -> bool:
         """Marks it as closed; the caller closes the engine's branch. Returns False if it was closed before."""
         was_open = not self.closed
         self.closed = True
         self._finalizer.detach()
+        if self.view is not None:
+            self.view.close()
         return was_open
 
 

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING
 import anyio
 
 from .._engine.commands import EngineCall
-from .._types.errors import BranchClosed, ContextClosed
+from .._types.errors import BranchClosed, ContextClosed, WorkspaceError
+from .._types.log import log
+from .files import checkpoint, go_back
 
 if TYPE_CHECKING:
     from .._engine.interface import StepEngine
     from .._state.branch_state import Lease
+    from ..workspaces.version import Version
     from .handle import BranchHandle
 
 
@@ -30,11 +33,13 @@ class EarlierWork:
         start: number of tokens from before the work that are still in the branch.
         n_messages_dropped: number of messages from before the work that were dropped to make room.
         before: a branch as it was before the work, which the lease closes; None where the first `start` tokens are all.
+        files: the version of the branch's files before the work; None without a workspace.
     """
 
     start: int
     n_messages_dropped: int = 0
     before: BranchHandle | None = None
+    files: Version | None = None
 
 
 class TurnLease:
@@ -48,6 +53,7 @@ class TurnLease:
         keep: whether the branch stays as a block leaves it that raises.
         start: number of tokens from before the block that are still in the branch.
         n_messages_dropped: number of messages from before the block that were dropped to make room.
+        files: the version of the branch's files before the block; None without a workspace.
 
     Raises BranchBusy if the branch runs something, or has a lease.
     """
@@ -62,6 +68,7 @@ class TurnLease:
         self.start = 0
         self.n_messages_dropped = 0
         self._conversation = self._state.conversation
+        self.files: Version | None = None
         self._copy: int | None = None  # a copy with the tokens that a rewrite removed
 
     async def __aenter__(self) -> BranchHandle:
@@ -72,6 +79,7 @@ class TurnLease:
             # All earlier commands are applied after this, and it raises BranchBusy if something still runs: a branch
             # that adopts itself changes nothing.
             await self._loop.call(lambda engine: engine.adopt(id, id))
+            self.files = await checkpoint(self._handle)
         except BaseException:
             self._state.lease = None
             raise
@@ -87,6 +95,7 @@ class TurnLease:
         try:
             if kind is not None and not self.keep:
                 await self._roll_back(waits=kind is not GeneratorExit)
+                await self._take_files_back(waits=kind is not GeneratorExit)
         finally:
             self._state.lease = None
             if self._copy is not None:
@@ -95,6 +104,7 @@ class TurnLease:
     def _take_over(self, earlier: EarlierWork) -> None:
         self._length = self.start = earlier.start
         self.n_messages_dropped = earlier.n_messages_dropped
+        self.files = earlier.files or self.files
         if earlier.before is None:
             self._conversation = self._conversation.cut(earlier.start)
             return
@@ -133,6 +143,22 @@ class TurnLease:
                 rollback.result()
         except (BranchClosed, ContextClosed):
             pass  # nothing is left to go back on
+
+    async def _take_files_back(self, *, waits: bool) -> None:
+        view = self._handle.record.view
+        if view is None or view.closed or self.files is None:
+            return
+        try:
+            if waits:
+                with anyio.CancelScope(shield=True):
+                    await go_back(self._handle, self.files)
+            else:
+                view.go_back(self.files, len(self._state))
+        except (
+            WorkspaceError,
+            BranchClosed,
+        ) as error:  # the turn has an error already; the next use of the files tries again
+            log.warning("files could not be taken back yet", branch=self._handle.id, why=str(error))
 
     def _restore(self, engine: StepEngine) -> None:
         if self._copy is not None:

@@ -123,6 +123,26 @@ class ApprovalPending(AgentKVError):
         return all(each == key or each.startswith(f"{key}-") for each in self.keys)
 
 
+class WorkspaceError(AgentKVError):
+    """A workspace whose folder cannot be read or written, is too large, or has no such file."""
+
+
+class OutsideWorkspace(WorkspaceError):
+    """A path that leads out of its workspace, or would through a link."""
+
+
+class WorkspaceConflict(WorkspaceError):
+    """Files that two sides changed since they were the same, and not alike; nothing was changed.
+
+    Attributes:
+        paths: the files, relative to the workspace's folder.
+    """
+
+    def __init__(self, message: str, paths: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.paths = list(paths)
+
+
 class TraceError(AgentKVError):
     """A trace file that cannot be read, written or replayed."""
 

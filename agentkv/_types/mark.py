@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +18,11 @@ class Mark:
         length: number of tokens before it.
         scope: tells branches of different Contexts apart.
         epoch: epoch of the token before it, as `StepEngine.tip` gives it.
+        files: the version of the branch's files then; None for a branch without a workspace.
     """
 
     branch_id: int
     length: int
     scope: object = field(repr=False)
     epoch: int = field(repr=False)
+    files: Any = field(default=None, repr=False, compare=False)

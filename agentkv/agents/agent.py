@@ -13,6 +13,7 @@ from typing_extensions import TypeForm, TypeVar, Unpack
 from .._aio.threads import ToolThreads
 from .._context.branch import Branch
 from .._context.context import Context
+from .._context.files import checked_workspace, new_view
 from .._context.handle import core_of, handle_of
 from .._model.drafters import INHERIT, Inherit, Speculative
 from .._model.generate_options import Thinking
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from .._types.run import Run, Step
     from .._types.sampling import Sampling
     from ..output.grammar import GrammarSource
+    from ..workspaces.workspace import Workspace
     from .tool_runner import Ask, Emit
     from .turn_log import TurnLog
 
@@ -185,11 +187,15 @@ class Agent(Generic[Deps, Out]):
         if not self.toolsets:
             steering.check(self, [tool.name for tool in self.tools])
 
-    async def trunk(self, context: Context) -> Branch:
+    async def trunk(self, context: Context, *, workspace: Workspace | None = None) -> Branch:
         """Opens a branch with the system prompt and the tools, to fork and to run on.
 
         The prompt is prefilled once per Context, and stays cached as long as the agent is referenced; `Context.keep`
         frees it.
+
+        Args:
+            context: the Context that the branch is to be in.
+            workspace: a folder of whose files the branch has a copy; see `Context.branch`.
 
         Raises as `Context.branch` does, and InvalidInput for tools where the model's call format is not known.
         """
@@ -198,7 +204,10 @@ class Agent(Generic[Deps, Out]):
         tools = await self._all_tools()
         definitions = self.answers.definitions(tools)
         self.answers.constraint(core_of(context).chat.format, tools)  # raises here for what no grammar can constrain
-        return await core_of(context).singleton(TrunkCache).fork(self, context, definitions)
+        async with new_view(checked_workspace(workspace)) as view:
+            branch = await core_of(context).singleton(TrunkCache).fork(self, context, definitions)
+            handle_of(branch).record.view = view
+            return branch
 
     @overload
     async def run(

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from .._context.files import rewind
+from .._context.handle import handle_of
 from .._types.checks import checked_count
 from .._types.run import CallRecord
 from .control import Words
@@ -74,7 +76,9 @@ async def fork_turn(control: TurnControl, n: int) -> list[RunningTurn[Any]]:
         branches: list[Branch] = await turn.context.branch.fork(count)
         try:
             for branch in branches:
-                await branch.rollback(copy.length)  # calls may have ended meanwhile, and their results entered
+                await rewind(
+                    handle_of(branch), copy.length
+                )  # calls may have ended meanwhile, and their results entered
         except BaseException:
             for branch in branches:
                 branch.close()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from agentkv_runtime.errors import FormatError
 from agentkv_runtime.formats.parsed import CallClosed, Delta, ParsedCall, ParsedMessage, ReasoningDelta, TextDelta
 
+from .._context.files import rewind
 from .._context.generate import GenerationRequest
 from .._context.handle import handle_of
 from .._context.stream import DEFAULT_BUFFER, TokenStream
@@ -167,7 +168,7 @@ class MessageReply:
         self._turn.text = self.message.content
         if tokens:
             self.generation = replace(self._generated(count), finish_reason="stop")
-            await self._branch.rollback(self._start + count)
+            await rewind(handle_of(self._branch), self._start + count)
         if self.was_cut and count < len(tokens):
             await self._turn.environment.tell(RolledBack(self._start + count, "words enter at once"))
 

@@ -11,6 +11,7 @@ import anyio
 from agentkv_runtime.formats.shown_calls import shown_call
 
 from .._aio.tasks import FirstErrorGroup, maybe_await
+from .._context.files import rewind
 from .._context.handle import handle_of
 from .._types.errors import ApprovalPending, OutputInvalid, RepeatedCall
 from .._types.log import log
@@ -223,7 +224,7 @@ class Round(Generic[Out]):
         """Has words enter behind what is left of the message; where the branch takes none, that goes as well."""
         if not await self._turn.enter_words(self._branch, kept) and len(self._branch) > self._start:
             self._turn.taken_back += len(self._branch) - self._start
-            await self._branch.rollback(self._start)
+            await rewind(handle_of(self._branch), self._start)
         self._start = len(self._branch)
 
     async def _run(self, call: ToolCallRunner) -> None:
@@ -296,5 +297,5 @@ class Round(Generic[Out]):
     async def _ask_again(self, why: str, attempt: int) -> None:
         await self._environment.tell(Retried("output", why, attempt))
         self._turn.taken_back += len(self._branch) - self._start
-        await self._branch.rollback(self._start)
+        await rewind(handle_of(self._branch), self._start)
         await self._environment.tell(RolledBack(self._start, why))

@@ -6,7 +6,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from .._types.errors import InvalidInput
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from .._context.branch import Branch
     from .._types.run import CallRecord, CallRequest
     from .agent import Agent
@@ -41,3 +45,19 @@ class RunContext(Generic[DepsT_co]):
     _asked_at: int = field(default=0, repr=False)  # length of the branch before the message that calls
     _log: TurnLog | None = field(default=None, repr=False)  # of the turn; None for a hook
     _ask: Callable[[ApprovalAsked], Awaitable[str | None]] | None = field(default=None, repr=False)  # a person
+
+    @property
+    def workspace(self) -> Path:
+        """The folder with the files of the branch; its own copy of the workspace's folder.
+
+        Raises:
+            InvalidInput: the branch was made without a workspace.
+            WorkspaceError: the files cannot be written.
+        """
+        view = self.branch.workspace
+        if view is None:
+            raise InvalidInput(
+                "the branch has no workspace; make it with one: `ctx.branch(..., workspace=kv.Workspace(folder))`, or "
+                "`agent.trunk(ctx, workspace=...)`"
+            )
+        return view.path

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .._context.files import forked_views, give_views, rewind, take_files
+from .._context.handle import handle_of
 from .approval import approver_of
 from .run_context import RunContext
 from .tool import Tool, tool
@@ -25,12 +27,17 @@ def sub_agent(agent: Agent[Any, Any], name: str, description: str, fork: bool) -
         assert context._log is not None  # of a call
         left = await context._log.left_by_call(context.call_key, context.attempt)
         if left is not None:
-            return await left.output_of(agent, context.deps, context._ask or approver_of(None))
+            ask = context._ask or approver_of(None)
+            return await left.output_of(agent, context.deps, ask, context.branch)
         async with await (fork_before_call(context) if fork else agent.trunk(context.branch.context)) as branch:
+            caller, helper = handle_of(context.branch), handle_of(branch)
+            if not fork:  # which has the caller's files as well
+                give_views([helper], await forked_views(caller, 1))
             told = task
             if fork and agent.instructions not in ("", context.agent.instructions):
                 told = f"{agent.instructions}\n\n{task}"
             run = await agent._run_for(context, branch, [{"role": "user", "content": told}])
+            await take_files(caller, helper.record.view)
             return run.output
 
     return tool(name=name, description=description, idempotent=True)(ask)
@@ -40,7 +47,7 @@ async def fork_before_call(context: RunContext[Any]) -> Branch:
     """Forks the caller's branch at the point before the message that makes the call."""
     branch = await context.branch.fork()
     try:
-        await branch.rollback(context._asked_at)
+        await rewind(handle_of(branch), context._asked_at)
     except BaseException:
         branch.close()
         raise

@@ -373,6 +373,8 @@ class ToolCallRunner:
             call_key=self.key,
             _log=self._environment.log,
         )
+        if tool.takes_context and context.branch.workspace is not None:
+            await context.branch.workspace.ready()  # off the event loop, where the files are many
         call = partial(tool.function, *([context] if tool.takes_context else []), **arguments)
         called = self._called
         task = anyio.get_current_task().id

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import anyio
 
 from .._context.branch import Branch
+from .._context.files import rewind
 from .._context.handle import handle_of
 from .._context.lease import EarlierWork, TurnLease
 from .._state.observers import TurnInfo
@@ -173,7 +174,7 @@ class Turn(Generic[Out]):
                 continue
             entered = True
             self.repeats, self._was_asked, self._useful = Repeats(), False, None  # this is another question
-            self._before_message = branch.mark()
+            self._before_message = handle_of(branch).state.mark()
             self._messages.append(SavedMessage((), ANY_CALLS, False))
             state = self._state(len(branch))
             await self.log.wrote(branch, state if kept is None else replace(state, rounds=state.rounds - 1))
@@ -247,7 +248,8 @@ class Turn(Generic[Out]):
             step = await Round(self, branch, state.begins).go_on(copy.rules, copy.attempt)
             return await self._to_its_end(branch, await self._judged(branch, step))
 
-        earlier = EarlierWork(state.base, state.n_messages_dropped)
+        of = copy.turn._lease
+        earlier = EarlierWork(state.base, state.n_messages_dropped, files=None if of is None else of.files)
         return await self._transaction(rounds, copy.start, Finished, earlier)
 
     def _started(self, prompt: Prompt | None, once: bool, keep: bool) -> TurnStart:
@@ -307,7 +309,7 @@ class Turn(Generic[Out]):
         if self._is_near_end and self._may_answer and not self._was_asked:
             self._was_asked = True
             await self._ask_for_answer(branch)
-        self._before_message = branch.mark()
+        self._before_message = handle_of(branch).state.mark()
         return await self._judged(branch, await Round(self, branch).run())
 
     async def _judged(self, branch: Branch, step: Step[Out]) -> Step[Out]:
@@ -320,7 +322,7 @@ class Turn(Generic[Out]):
                 "the answer repeats what stands in place of a result; see docs: My model does not call"
             )
         if not self.repeats.stuck:
-            self._useful = branch.mark(), self._stays
+            self._useful = handle_of(branch).state.mark(), self._stays
         return step
 
     def _echoes(self, text: str) -> bool:
@@ -334,7 +336,7 @@ class Turn(Generic[Out]):
     async def _answer_anew(self, branch: Branch, before: Mark) -> Step[Out]:
         """Rolls back an answer that only repeats a note, and asks for another."""
         self.taken_back += len(branch) - before.length
-        await branch.rollback(before)
+        await rewind(handle_of(branch), before)
         await self.environment.tell(RolledBack(before.length, _ECHO))
         self._was_asked = True
         await self._ask_for_answer(branch)
@@ -355,7 +357,7 @@ class Turn(Generic[Out]):
         if self.repeats.stuck and self._useful is not None:
             mark, stayed = self._useful
             with suppress(InvalidRollback):  # where room was made since, the messages are those that are left
-                await branch.rollback(mark)
+                await rewind(handle_of(branch), mark)
                 self.taken_back += self._stays - stayed
                 await self.environment.tell(RolledBack(mark.length, "the same calls were made again"))
         await branch.extend([{"role": "user", "content": self.agent.answers.request}])

@@ -14,6 +14,7 @@ from .steering import CallRules
 
 if TYPE_CHECKING:
     from .._context.branch import Branch
+    from ..workspaces.version import Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +98,18 @@ class RecordedTurn:
         state: its state behind its last complete message with calls; None before the first.
         records: outcomes of calls, by index in the turn.
         before: a branch as it was before the turn; None where the turn's branch has all of its tokens.
+        files: the version of the branch's files before the turn; None without a workspace.
     """
 
     start: TurnStart
     state: TurnState | None
     records: Mapping[int, CallRecord]
     before: Branch | None = None
+    files: Version | None = None
 
     def earlier_work(self) -> EarlierWork | None:
         """The work that the turn's branch holds; None before the first message."""
         if self.state is None:
             return None
         before = None if self.before is None else handle_of(self.before)
-        return EarlierWork(self.state.base, self.state.n_messages_dropped, before)
+        return EarlierWork(self.state.base, self.state.n_messages_dropped, before, self.files)

@@ -7,6 +7,7 @@ import threading
 import uuid
 import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar, cast
@@ -16,6 +17,7 @@ from anyio import to_thread
 
 from .._context.branch import Branch
 from .._context.context import Context
+from .._context.files import closed_on_error, take_files
 from .._context.handle import core_of, handle_of
 from .._context.image import branch_from, image_of
 from .._engine.loop import in_thread
@@ -26,6 +28,7 @@ from ..agents.events import checked_denial
 from . import runs
 from .answers import AnswerWatch
 from .approvals import WaitingApproval
+from .files import FileTable, SavedFiles, entries_of, remove_unused_contents
 from .lock import acquired_lock
 from .reading import answer_approval, waiting_approvals
 from .snapshots import SnapshotTable
@@ -40,7 +43,10 @@ if TYPE_CHECKING:
     from .._context.core import ContextCore
     from .._context.handle import BranchRecord
     from .._context.overflow import Overflow
+    from .._storage.layout import BranchImage
     from ..agents.turn_log import Decision
+    from ..workspaces.version import Version
+    from ..workspaces.view import WorkspaceView
     from .runs import RunInfo
 
 T = TypeVar("T")
@@ -76,6 +82,7 @@ class Journal:
         self._states = StateTable()
         self._snapshots = SnapshotTable()
         self._answers = AnswerWatch()
+        self.files = FileTable(self.path, self.sync)
         self._models: weakref.WeakKeyDictionary[ContextCore, str] = weakref.WeakKeyDictionary()
         self._owed: list[Callable[[sqlite3.Connection], None]] = []
         self._cores: list[ContextCore] = []
@@ -157,9 +164,11 @@ class Journal:
 
         def drop(connection: sqlite3.Connection) -> None:
             runs.drop_runs(connection, [run])
+            self.files.forget()
             self._states.forget()  # some of what it knows may be gone
 
         await self.write(self._any_core(), drop)
+        await self.write(self._any_core(), partial(remove_unused_contents, journal=self.path))
 
     async def approvals(self) -> list[WaitingApproval]:
         """Calls that wait for a person's decision, the one that has waited longest first.
@@ -269,25 +278,73 @@ class Journal:
         parent = None if branch.parent is None else self._keys.get(handle_of(branch.parent).record)
 
         def entry(connection: sqlite3.Connection) -> None:
-            state = self._states.write(connection, key, image, rescued, parent)
+            saved = self.files.write(connection, handle.record.view)
+            state = self._states.write(connection, key, image, rescued, parent, saved)
             if present:
                 runs.set_branch(connection, key, state, model, name, parent)
             enter(connection, key, state)
 
         await self.write(handle.core, entry)
 
-    async def restore(self, core: ContextCore, key: str, state: int, overflow: Overflow | None = None) -> Branch:
-        """Makes a branch in a recorded state. Raises JournalError, ContextFull and so on."""
-        image, rescued = await self.write(core, lambda connection: self._states.read(connection, key, state))
-        snapshot = await self.write(core, partial(self._snapshots.find, tokens=image.tokens.tobytes()))
-        async with self._snapshots.loaded(core, snapshot) as source:
-            try:
-                branch = await branch_from(core, image, overflow, source)
-            except InvalidInput as error:
-                raise unreadable(self.path, error) from error
+    async def restore(
+        self,
+        core: ContextCore,
+        key: str,
+        state: int,
+        overflow: Overflow | None = None,
+        files: SavedFiles | None = None,
+    ) -> Branch:
+        """Makes a branch in a recorded state; `files` are those that it has then, if not the state's.
+
+        Raises JournalError, ContextFull and so on.
+        """
+        image, rescued, saved = await self.write(core, lambda connection: self._states.read(connection, key, state))
+        view = await self._restored_view(core, files or saved)
+        with closed_on_error([] if view is None else [view]):
+            branch = await self._restored(core, image, overflow)
+        handle_of(branch).record.view = view
         self._keys[handle_of(branch).record] = key
         core.chat.habits.rescued = max(core.chat.habits.rescued, rescued)  # so that the next message is spelled alike
         return branch
+
+    async def version_in(self, core: ContextCore, branch: Branch, key: str, state: int) -> Version | None:
+        """The version of a branch's files in a recorded state. Raises JournalError."""
+        view = handle_of(branch).record.view
+        _, _, saved = await self.write(core, lambda connection: self._states.read(connection, key, state))
+        if view is None or saved is None:
+            return None
+        earlier = await self._restored_view(core, saved)
+        assert earlier is not None
+        version, _ = earlier.saved()
+        earlier.close()
+        return version
+
+    async def take_files_of_run(self, core: ContextCore, run: str, caller: Branch) -> None:
+        """Brings the files of a turn that is finished into those of the branch whose call began it."""
+        if caller.workspace is None:
+            return
+        key, state = await self.write(core, partial(runs.branch_of_run, run=run))
+        _, _, saved = await self.write(core, lambda connection: self._states.read(connection, key, state))
+        view = await self._restored_view(core, saved)
+        with closing(view) if view is not None else nullcontext():
+            await take_files(handle_of(caller), view)
+
+    async def _restored_view(self, core: ContextCore, saved: SavedFiles | None) -> WorkspaceView | None:
+        if saved is None:
+            return None
+        entries = await self.write(core, partial(entries_of, row=saved["version"]))
+        base = await self.write(core, partial(entries_of, row=saved["base"]))
+        view = await to_thread.run_sync(self.files.restored, saved, entries, base)
+        await self.write(core, lambda _: self.files.know(view, saved))
+        return view
+
+    async def _restored(self, core: ContextCore, image: BranchImage, overflow: Overflow | None) -> Branch:
+        snapshot = await self.write(core, partial(self._snapshots.find, tokens=image.tokens.tobytes()))
+        async with self._snapshots.loaded(core, snapshot) as source:
+            try:
+                return await branch_from(core, image, overflow, source)
+            except InvalidInput as error:
+                raise unreadable(self.path, error) from error
 
     async def write(self, core: ContextCore, entry: Callable[[sqlite3.Connection], T]) -> T:
         """Runs an entry on the journal's thread, behind those that are owed; returns once it is committed, on the event
@@ -319,10 +376,14 @@ class Journal:
             raise JournalError(f"the journal {self.path} cannot be made: there is no folder {self.path.parent}")
         self._lock = acquired_lock(self.path)
         try:
-            self._writer = JournalWriter(self.path, self.sync, self._states.forget, self._answers)
+            self._writer = JournalWriter(self.path, self.sync, self._forget, self._answers)
         except BaseException:
             self._lock.release()
             raise
+
+    def _forget(self) -> None:
+        self._states.forget()
+        self.files.forget()
 
     def _any_core(self) -> ContextCore:
         """A Context of the running event loop. Raises JournalError where there is none."""

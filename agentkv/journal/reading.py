@@ -12,6 +12,7 @@ from .._types.errors import JournalError
 from .._types.run import CallRequest
 from . import approvals, runs
 from .approvals import WaitingApproval
+from .files import remove_unused_contents
 from .lock import acquired_lock
 from .records import UNREADABLE
 from .runs import RunInfo, UnreadableRun
@@ -83,6 +84,7 @@ def remove_runs(path: Path, ids: Collection[str]) -> None:
             connection.execute("BEGIN IMMEDIATE")
             runs.drop_runs(connection, ids)
             connection.execute("COMMIT")
+            remove_unused_contents(connection, path)
             connection.execute("VACUUM")  # nothing of what was dropped stays in free pages
         except sqlite3.Error as error:
             raise journal_error(path, error) from error

@@ -14,6 +14,7 @@ from .._types.errors import JournalError, SnapshotMismatch
 from .._types.run import CallRecord, CallRequest
 from .._types.show import safe_str
 from ..agents.turn_state import TurnStart, TurnState
+from .files import USED_VERSIONS
 from .records import UNREADABLE, record_of, request_of, start_of, state_of
 
 RUNNING = "running"
@@ -120,7 +121,7 @@ def copy_run(connection: sqlite3.Connection, run: str, branch: str, source: str,
 
 def _remove_run(connection: sqlite3.Connection, run: str) -> None:
     """Deletes a turn, if there is one, with those that its calls began."""
-    for table, column in (("messages", "run"), ("calls", "run"), ("runs", "id")):
+    for table, column in (("messages", "run"), ("calls", "run"), ("run_files", "run"), ("runs", "id")):
         connection.execute(  # of ids that begin with this one and "-", as "." is the character behind that
             f"DELETE FROM {table} WHERE {column} = ? OR ({column} > ? AND {column} < ?)", (run, f"{run}-", f"{run}.")
         )
@@ -150,6 +151,7 @@ def set_branch(
 def add_message(connection: sqlite3.Connection, run: str, number: int, branch_state: int, turn_state: str) -> None:
     """Enters a complete message with calls, or words that have entered, by its number in the turn."""
     connection.execute("INSERT INTO messages VALUES (?, ?, ?, ?)", (run, number, branch_state, turn_state))
+    connection.execute("DELETE FROM run_files WHERE run = ?", (run,))  # the state has them
 
 
 def note_call(connection: sqlite3.Connection, run: str, number: int, request: str, **values: object) -> None:
@@ -258,6 +260,11 @@ def remove_unused(connection: sqlite3.Connection) -> None:
         "SELECT previous FROM conversations JOIN used ON conversations.id = used.id WHERE previous IS NOT NULL) "
         "DELETE FROM conversations WHERE id NOT IN used"
     )
+    connection.execute(
+        f"WITH RECURSIVE used (id) AS ({USED_VERSIONS} UNION "
+        "SELECT base FROM file_versions JOIN used ON file_versions.id = used.id) "
+        "DELETE FROM file_versions WHERE id NOT IN (SELECT id FROM used WHERE id IS NOT NULL)"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,6 +346,14 @@ def left_run(connection: sqlite3.Connection, run: str) -> LeftRun:
         (run,),
     ).fetchone()
     return LeftRun(info, branch, base, length, last_message(connection, run))
+
+
+def branch_of_run(connection: sqlite3.Connection, run: str) -> tuple[str, int]:
+    """The branch of a turn, and the id of its present state."""
+    branch, state = connection.execute(
+        "SELECT branch, state FROM runs JOIN branches ON branches.id = branch WHERE runs.id = ?", (run,)
+    ).fetchone()
+    return branch, state
 
 
 def drop_runs(connection: sqlite3.Connection, ids: Collection[str]) -> None:

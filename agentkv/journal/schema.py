@@ -7,6 +7,7 @@ import sqlite3
 from pathlib import Path
 
 from .._types.errors import JournalError
+from .files import TABLES as FILE_TABLES
 
 APPLICATION_ID = 0x616B766A  # "akvj", in the header of the file
 VERSION = 1
@@ -89,6 +90,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, sync: str) -> None:
     if not n_tables:
         header = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};"
         connection.executescript(f"BEGIN IMMEDIATE; {TABLES} {header} COMMIT")
+    connection.executescript(FILE_TABLES)  # which older journals lack
 
 
 def journal_error(path: Path, error: sqlite3.Error) -> JournalError:

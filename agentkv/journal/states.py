@@ -8,7 +8,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired
 
 import numpy as np
 import xxhash
@@ -19,6 +19,7 @@ from .._chat.conversation import Conversation, Entry
 from .._documents.conversations import Count, SavedConversations, SavedEntry, SavedState
 from .._storage.layout import BranchImage
 from .._types.tokens import common_prefix
+from .files import SavedFiles
 
 MOST_KNOWN = 256  # branches whose last state is in memory; others are written whole
 
@@ -31,6 +32,7 @@ class _Rest(TypedDict):
     marks: dict[str, Count]
     forgotten: list[tuple[Count, Count, Count, bool]]
     rescued: Count
+    files: NotRequired[SavedFiles | None]
 
 
 _REST = TypeAdapter(_Rest)
@@ -62,10 +64,16 @@ class StateTable:
         self._known.clear()
 
     def write(
-        self, connection: sqlite3.Connection, branch: str, image: BranchImage, rescued: int, parent: str | None = None
+        self,
+        connection: sqlite3.Connection,
+        branch: str,
+        image: BranchImage,
+        rescued: int,
+        parent: str | None = None,
+        files: SavedFiles | None = None,
     ) -> int:
         """Writes a state of a branch and returns its id. `rescued`: see `CallHabits`; `parent`: the branch that it was
-        forked from."""
+        forked from; `files`: its files."""
         known = self._known.get(branch) or (self._known.get(parent) if parent else None)
         tokens = array("i", image.tokens.tobytes())
         base, kept = (None, 0) if known is None else (known.row, common_prefix(known.tokens, tokens))
@@ -78,6 +86,8 @@ class StateTable:
             "forgotten": list(image.forgotten),
             "rescued": rescued,
         }
+        if files is not None:
+            rest["files"] = files
         row = connection.execute(
             "INSERT INTO states (base, kept, tokens, conversation, rest) VALUES (?, ?, ?, ?, ?)",
             (base if kept else None, kept, tokens[kept:].tobytes(), conversation, json.dumps(rest)),
@@ -92,8 +102,11 @@ class StateTable:
         if len(self._known) > MOST_KNOWN:
             self._known.popitem(last=False)
 
-    def read(self, connection: sqlite3.Connection, branch: str, row: int) -> tuple[BranchImage, int]:
-        """Reads a state of a branch, and `rescued` of then. Raises ValueError or InvalidInput for what cannot be."""
+    def read(self, connection: sqlite3.Connection, branch: str, row: int) -> tuple[BranchImage, int, SavedFiles | None]:
+        """Reads a state of a branch, `rescued` of then, and its files.
+
+        Raises ValueError or InvalidInput for what cannot be.
+        """
         conversation, rest = connection.execute("SELECT conversation, rest FROM states WHERE id = ?", (row,)).fetchone()
         values = _REST.validate_json(rest)
         tokens = array("i", self.tokens(connection, row))
@@ -109,7 +122,7 @@ class StateTable:
             marks=values["marks"],
             forgotten=values["forgotten"],
         )
-        return image, values["rescued"]
+        return image, values["rescued"], values.get("files")
 
     def tokens(self, connection: sqlite3.Connection, row: int) -> bytes:
         """Tokens of a state, int32."""

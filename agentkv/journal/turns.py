@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .._context.core import ContextCore
     from .._types.run import CallRecord, CallRequest, Run
     from ..agents.turn_state import TurnStart, TurnState
+    from ..workspaces.view import WorkspaceView
     from .journal import Journal
     from .runs import RecordedCall
     from .unfinished import UnfinishedRun
@@ -38,6 +39,7 @@ class JournalTurnLog:
         self._core = core
         self._goes_on = False
         self._has_begun = False
+        self._view: WorkspaceView | None = None
         self._earlier: dict[int, RecordedCall] = {}
         self._fork_of: tuple[str, int, int] | None = None  # a turn, and its messages and calls that this one has
 
@@ -70,7 +72,7 @@ class JournalTurnLog:
     async def began(self, branch: Branch, start: TurnStart) -> None:
         """See TurnLog. A turn that goes on has begun."""
         self._journal.at_work[self.run_id] = self
-        self._has_begun = True
+        self._has_begun, self._view = True, branch.workspace
         if self._goes_on:
             return
         parent, _, _ = self.run_id.rpartition("-")  # the id of a call's turn is the call's key
@@ -81,6 +83,7 @@ class JournalTurnLog:
                 runs.begin_run(connection, self.run_id, parent or None, key, text, state)
             else:
                 runs.copy_run(connection, self.run_id, key, *self._fork_of)
+                self._journal.files.note(connection, self.run_id, branch.workspace)
 
         await self._journal.write_branch(branch, enter, present=True)
 
@@ -117,7 +120,13 @@ class JournalTurnLog:
 
     async def ended(self, index: int, request: CallRequest, record: CallRecord) -> None:
         """See TurnLog."""
-        await self._note(index, request, ended=time.time(), record=text_of_record(record))
+        text, done, view = text_of_request(request), text_of_record(record), self._view
+
+        def enter(connection: sqlite3.Connection) -> None:
+            runs.note_call(connection, self.run_id, index, text, ended=time.time(), record=done)
+            self._journal.files.note(connection, self.run_id, view)
+
+        await self._journal.write(self._core, enter)
 
     async def finished(self, branch: Branch, run: Run[Any]) -> None:
         """See TurnLog."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from .._context.files import take_files
+from .._context.handle import handle_of
 from .._types.errors import InvalidInput
 from .._types.show import preview
 from ..agents.agent import Agent
@@ -16,6 +18,7 @@ from . import runs
 from .turns import JournalTurnLog
 
 if TYPE_CHECKING:
+    from .._context.branch import Branch
     from .._context.core import ContextCore
     from .._types.checks import Prompt
     from .._types.run import Run
@@ -110,8 +113,9 @@ class UnfinishedRun:
         """Gives the turn up; its branch is as it was before the turn. Raises JournalError."""
         await self._journal.drop(self.id)
 
-    async def output_of(self, agent: Agent[Any, Out], deps: Any, ask: Ask) -> Out:
-        """Output of the turn, which a call of another turn began. Goes on with it, unless it is finished.
+    async def output_of(self, agent: Agent[Any, Out], deps: Any, ask: Ask, caller: Branch) -> Out:
+        """Output of the turn, which a call on the branch `caller` began. Goes on with it, unless it is finished.
+        What it changed in its files is brought into the caller's.
 
         Raises EarlierFailure for one that failed, and as `resume`.
         """
@@ -120,7 +124,10 @@ class UnfinishedRun:
         if self._info.status != "finished":
             taken = await self._taken_up(agent)
             async with taken.branch:
-                return (await resume_turn(agent, taken, deps, ask)).output
+                output = (await resume_turn(agent, taken, deps, ask)).output
+                await take_files(handle_of(caller), taken.branch.workspace)
+                return output
+        await self._journal.take_files_of_run(self._core, self.id, caller)
         calls = [call.record for call in self.calls if call.record is not None]
         has_tools = bool(self._info.start.tools)
         return recorded_output(agent, self._info.answer or "", calls, self._core.chat.format, has_tools)
@@ -143,11 +150,13 @@ class UnfinishedRun:
         log.go_on(left.info.calls)
         records = {number: call.record for number, call in left.info.calls.items() if call.record is not None}
         start = left.info.start
+        files = await self._journal.write(self._core, partial(self._journal.files.of_run, run=self.id))
         if left.last is None:
             branch = await self._journal.restore(self._core, left.branch, left.base)
             return TakenUp(RecordedTurn(start, None, records), branch, log)
         before = None
         if left.last.turn_state.base < left.base_length:  # room was made in the turn
             before = await self._journal.restore(self._core, left.branch, left.base)
-        branch = await self._journal.restore(self._core, left.branch, left.last.branch_state)
-        return TakenUp(RecordedTurn(start, left.last.turn_state, records, before), branch, log)
+        branch = await self._journal.restore(self._core, left.branch, left.last.branch_state, files=files)
+        version = await self._journal.version_in(self._core, branch, left.branch, left.base)
+        return TakenUp(RecordedTurn(start, left.last.turn_state, records, before, version), branch, log)

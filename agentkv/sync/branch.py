@@ -14,6 +14,7 @@ from .._types.message import Message
 from .blocking import BlockingVerb, on_loop
 from .running import SyncTurn
 from .stream import SyncStream
+from .workspace import SyncWorkspaceView
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -137,6 +138,12 @@ class SyncBranch:
     def marks(self) -> dict[str, Mark]:
         """Named marks, by name."""
         return self.awaited.marks
+
+    @property
+    def workspace(self) -> SyncWorkspaceView | None:
+        """Its files, as `Branch.workspace`."""
+        view = self.awaited.workspace
+        return None if view is None else SyncWorkspaceView(view, self._loop)
 
     @property
     def closed(self) -> bool:

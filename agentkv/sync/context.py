@@ -23,6 +23,7 @@ from .branch import SyncBranch
 
 if TYPE_CHECKING:
     from ..agents.agent import Agent
+    from ..workspaces.workspace import Workspace
 
 R = TypeVar("R")
 
@@ -53,13 +54,15 @@ class SyncContext:
         tools: Sequence[Mapping[str, Any]] | None = None,
         template: Mapping[str, Any] | None = None,
         overflow: Overflow | None = None,
+        workspace: Workspace | None = None,
     ) -> SyncBranch:
         """Opens a branch, as `Context.branch` does."""
-        return self._made(self.wait(self.awaited.branch(prompt, tools=tools, template=template, overflow=overflow)))
+        opened = self.awaited.branch(prompt, tools=tools, template=template, overflow=overflow, workspace=workspace)
+        return self._made(self.wait(opened))
 
-    def trunk(self, agent: Agent[Any, Any]) -> SyncBranch:
+    def trunk(self, agent: Agent[Any, Any], *, workspace: Workspace | None = None) -> SyncBranch:
         """Opens a branch with the agent's prompt, for `SyncBranch.run`, as `Agent.trunk` does."""
-        return self._made(self.wait(agent.trunk(self.awaited)))
+        return self._made(self.wait(agent.trunk(self.awaited, workspace=workspace)))
 
     def keep(self, *branches: SyncBranch) -> None:
         """Closes all branches but these, as `Context.keep` does."""

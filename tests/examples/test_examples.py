@@ -352,3 +352,17 @@ def test_an_agent_that_dies_goes_on(tmp_path: Path) -> None:
         "  You are welcome.",
     ]
     assert [path.read_text() for path in tmp_path.glob("*.txt")] == ["Mirela: the lunch is at 12:30\n"]
+
+
+async def test_the_first_way_that_passes_is_adopted(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import three_ways
+
+    monkeypatch.setenv("AGENTKV_HOME", str(tmp_path))
+    await three_ways.main(None)
+    said = capsys.readouterr().out
+    assert said.startswith("Scripted replies, no model's own:\n")
+    assert "  way 2: passes\n" in said
+    assert "+    if not numbers:\n+        return 0\n" in said
+    assert said.endswith("  applied to the project: average.py\n  its tests pass now\n")

@@ -1,0 +1,135 @@
+"""The tools for files, as a model calls them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agentkv as kv
+from tests.waiting import NEVER, SOON
+
+pytestmark = pytest.mark.anyio
+call = kv.testing.call
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("AGENTKV_HOME", str(tmp_path / "home"))
+    project = tmp_path / "project"
+    (project / "sub").mkdir(parents=True)
+    (project / "a.txt").write_text("".join(f"line {number}\n" for number in range(1, 11)))
+    (project / "out").symlink_to(tmp_path)
+    return project
+
+
+async def told(project: Path, *calls: Any, **options: Any) -> list[kv.CallRecord]:
+    """What the calls of a turn came to, one after another."""
+    workspace = kv.Workspace(project)
+    async with kv.testing.replies([*calls, "Done."], threads=1, capacity=8192) as ctx:
+        agent = kv.Agent("You help.", tools=kv.tools.files(workspace, **options), max_rounds=len(calls) + 1)
+        branch = await agent.trunk(ctx, workspace=workspace)
+        return list((await agent.run(branch, "Do it.", approve=lambda asked: False)).calls)
+
+
+async def contents(project: Path, *calls: Any, **options: Any) -> list[str]:
+    return [record.content for record in await told(project, *calls, **options)]
+
+
+async def test_files_are_read_in_parts(project: Path) -> None:
+    whole, part, end = await contents(
+        project,
+        call("read_file", path="a.txt"),
+        call("read_file", path="a.txt", first_line=2, max_lines=2),
+        call("read_file", path="a.txt", first_line=10),
+    )
+    assert whole == (project / "a.txt").read_text()
+    assert part == "line 2\nline 3\n[lines 2 to 3 of 11]"
+    assert end == "line 10\n\n[lines 10 to 11 of 11]"
+
+
+async def test_files_are_written_edited_listed_and_searched(project: Path) -> None:
+    assert await contents(
+        project,
+        call("write_file", path="sub/new.txt", content="one\ntwo\n"),
+        call("edit_file", path="sub/new.txt", old="two", new="2"),
+        call("list_files"),
+        call("list_files", path="sub"),
+        call("search", pattern="^(one|2)$"),
+        call("search", pattern="nothing like that"),
+        call("write_file", path="sub/new.txt", content="x"),
+    ) == [
+        "made sub/new.txt",
+        "changed sub/new.txt at line 2",
+        "a.txt\nout\nsub/",
+        "new.txt",
+        "sub/new.txt:1: one\nsub/new.txt:2: 2",
+        "no line matches",
+        "replaced sub/new.txt",
+    ]
+    assert not (project / "sub" / "new.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("read_file", {"path": "out/secret"}),
+        ("write_file", {"path": "../secret", "content": "x"}),
+        ("edit_file", {"path": "/secret", "old": "x", "new": "y"}),
+        ("list_files", {"path": "out"}),
+        ("search", {"pattern": "x", "path": ".."}),
+    ],
+)
+async def test_a_way_out_is_told_to_the_model(project: Path, name: str, arguments: dict[str, str]) -> None:
+    (project.parent / "secret").write_text("x")
+    (record,) = await told(project, call(name, **arguments))
+    assert record.status == "retry"
+    assert "leads out of the workspace" in record.content
+    assert (project.parent / "secret").read_text() == "x"
+
+
+async def test_commands_run_among_the_branchs_files(project: Path) -> None:
+    first, second, third = await contents(
+        project,
+        call("run_command", command="echo hello > made; basename $(pwd); exit 2"),
+        call("read_file", path="made"),
+        call("run_command", command="git rev-parse --show-toplevel 2>/dev/null || echo none"),
+    )
+    assert first == "exit status 2\nproject\n"
+    assert second == "hello\n"
+    assert third == "exit status 0\nnone\n"
+
+
+async def test_a_command_has_its_time(project: Path) -> None:
+    (said,) = await contents(project, call("run_command", command=f"echo begun; sleep {NEVER}"), seconds=20 * SOON)
+    assert said == "killed after 1 s\nbegun\n"
+
+
+async def test_a_person_may_decide_on_commands(project: Path) -> None:
+    (record,) = await told(project, call("run_command", command="echo x"), approve=True)
+    assert record.status == "denied"
+
+
+async def test_without_commands_there_are_none(project: Path) -> None:
+    names = [tool.name for tool in kv.tools.files(kv.Workspace(project), commands=False)]
+    assert names == ["read_file", "write_file", "edit_file", "list_files", "search"]
+
+
+@pytest.mark.parametrize(("other", "said"), [(None, "has no workspace"), ("other", "the tools are for")])
+async def test_a_branch_of_another_folder_ends_the_turn(project: Path, other: str | None, said: str) -> None:
+    (project / "other").mkdir()
+    workspace = None if other is None else kv.Workspace(project / other)
+    async with kv.testing.replies([call("list_files")], threads=1, capacity=8192) as ctx:
+        agent = kv.Agent("You help.", tools=kv.tools.files(kv.Workspace(project)))
+        with pytest.raises(kv.ToolFailed, match=said):
+            await agent.run(await agent.trunk(ctx, workspace=workspace), "Do it.")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [({"workspace": "project"}, "kv.Workspace"), ({"seconds": 0}, "seconds"), ({"commands": 1}, "commands")],
+)
+def test_what_makes_no_tools(project: Path, given: dict[str, Any], said: str) -> None:
+    with pytest.raises(kv.InvalidInput, match=said):
+        kv.tools.files(**{"workspace": kv.Workspace(project), **given})

@@ -429,7 +429,7 @@ class Branch:
         self._handle.core.check_owns(other)
         while self._handle.state.offloaded is not None or other._handle.state.offloaded is not None:
             await other._handle.ready()
-            await self._handle.ready()
+            await self._handle.drop_offloaded()
         share = partial(self._handle.core.states.copy_conversation, other.id)
         await self._handle.call(lambda engine: engine.adopt(self.id, other.id), on_result=lambda _: share([self.id]))
         if self._handle.core.journal is not None:

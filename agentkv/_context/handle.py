@@ -44,6 +44,7 @@ class BranchRecord:
         parent: weak reference to the branch that it was forked from; None for a root.
         priority: see `Branch.priority`.
         parked: whether it waits whenever nothing runs on it, though it is in no turn.
+        uses: number of methods that need its cells beside those of other branches: it keeps them meanwhile.
     """
 
     __slots__ = (
@@ -59,6 +60,7 @@ class BranchRecord:
         "priority",
         "reused",
         "state",
+        "uses",
     )
 
     def __init__(self, core: ContextCore, state: BranchState, overflow: Overflow, reused: int) -> None:
@@ -74,6 +76,7 @@ class BranchRecord:
         self.parent: weakref.ref[Branch] | None = None
         self.priority = 0.0
         self.parked = False
+        self.uses = 0
 
     def close(self) -> bool:
         """Marks it as closed; the caller closes the engine's branch. Returns False if it was closed before."""
@@ -169,6 +172,13 @@ class BranchHandle:
             else:
                 await self.core.offloader.reload(self)
             self.check_open()
+
+    async def drop_offloaded(self) -> None:
+        """Gives up offloaded cells for good, as the branch is to have others."""
+        self.check_free()
+        while self.state.offloaded is not None:
+            await self.state.offloaded.drop(self.state)
+            self.check_free()
 
     async def call(
         self,

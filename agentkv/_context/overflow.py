@@ -95,7 +95,9 @@ class Room:
         """Returns whether there is room once all removable tokens from `first` on are gone. False if other branches
         share their cells."""
         self._check()
-        usage = await _usage_of(self.branch, checked_count(first, "first", 0))
+        from_first = checked_count(first, "first", 0)
+        await self.branch._handle.reload()
+        usage = await _usage_of(self.branch, from_first)
         fed = usage.length - self.end  # what stays behind those that go
         if not self.positions:
             fed = min(fed, max(usage.n_to_refill, 1))
@@ -112,6 +114,7 @@ class Room:
         def forget(engine: StepEngine) -> int:
             return engine.forget(self.branch.id, first, last, True)
 
+        await self.branch._handle.reload()
         freed = await self._loop.call(forget)
         await self.refresh()
         return freed
@@ -153,6 +156,7 @@ class Room:
             elif before is not None:
                 self._loop.close(before)
 
+        await branch._handle.reload()
         await self._loop.call(replace, on_result=on_result)
         await self.refresh()
 
@@ -182,6 +186,7 @@ class Room:
         before tokens ahead of them are replaced. Raises InvalidInput."""
         self._check()
         kept = checked_count(length, "length", 0, self.length)
+        await self.branch._handle.reload()
         await self._loop.call(lambda engine: engine.drop_cells_from(self.branch.id, kept))
         await self.refresh()
 
@@ -190,6 +195,7 @@ class Room:
             raise InvalidInput("this room is of a policy that has answered; make room before `make_room` returns")
 
     async def refresh(self) -> None:
+        await self.branch._handle.reload()  # what is offloaded is in none of the figures
         self._update(await _usage_of(self.branch))
 
     def _update(self, usage: BranchUsage) -> None:
@@ -276,10 +282,10 @@ class OverflowHandler:
             return True
         if not branch._handle.makes_room:
             return False
-        await room.refresh()
         state.making_room = True
         acting = acting_lease.set(state.lease)
         try:
+            await room.refresh()
             answer = branch.overflow.make_room(room)
             if not isawaitable(answer):
                 raise InvalidInput(

@@ -449,7 +449,7 @@ class Branch:
         self._handle.core.check_owns(other)
         while self._handle.state.offloaded is not None or other._handle.state.offloaded is not None:
             await other._handle.ready()
-            await self._handle.ready()
+            await self._handle.drop_offloaded()
         share = partial(self._handle.core.states.copy_conversation, other.id)
         async with adopted_files(self._handle, other._handle):
             await self._handle.call(

@@ -46,6 +46,7 @@ class BranchRecord:
         priority: see `Branch.priority`.
         parked: whether it waits whenever nothing runs on it, though it is in no turn.
         view: its files, where it works in a workspace.
+        uses: number of methods that need its cells beside those of other branches: it keeps them meanwhile.
     """
 
     __slots__ = (
@@ -61,6 +62,7 @@ class BranchRecord:
         "priority",
         "reused",
         "state",
+        "uses",
         "view",
     )
 
@@ -78,6 +80,7 @@ class BranchRecord:
         self.priority = 0.0
         self.parked = False
         self.view: WorkspaceView | None = None
+        self.uses = 0
 
     def close(self) -> bool:
         """Marks it as closed; the caller closes the engine's branch. Returns False if it was closed before."""
@@ -175,6 +178,13 @@ class BranchHandle:
             else:
                 await self.core.offloader.reload(self)
             self.check_open()
+
+    async def drop_offloaded(self) -> None:
+        """Gives up offloaded cells for good, as the branch is to have others."""
+        self.check_free()
+        while self.state.offloaded is not None:
+            await self.state.offloaded.drop(self.state)
+            self.check_free()
 
     async def call(
         self,

@@ -31,8 +31,11 @@ T = TypeVar("T")
 MOMENT_S = 0.05
 """A branch between two methods of one turn is not taken for one that waits, as long as others can be waited for."""
 
-PATIENCE = 200
-"""Looks, each after a moment, at branches that are being made, or go on just when their cells are to leave."""
+PATIENCE_S = 10.0
+"""Longest wait for branches that run nothing and keep their cells: they are being made, say, or saved."""
+
+ATTEMPTS = 200
+"""At a branch that others take the cells from each time that there are enough."""
 
 Lacking: TypeAlias = "Callable[[StepEngine], int]"
 """Number of cells that lack at this moment, on the engine's thread."""
@@ -50,6 +53,7 @@ class Claim:
         freed: whether others gave up cells for it.
         patience: number of looks more at branches that are about to do something.
         moved: set when it is first, and something has changed.
+        stuck_since: since when nothing has run; None as long as something does.
     """
 
     place: tuple[float, int]
@@ -57,8 +61,8 @@ class Claim:
     handle: BranchHandle | None
     waits: bool
     freed: bool = False
-    patience: int = PATIENCE
     moved: anyio.Event = field(default_factory=anyio.Event)
+    stuck_since: float | None = None
 
     @property
     def record(self) -> BranchRecord | None:
@@ -158,7 +162,9 @@ class Offloader:
 
     async def retry(self, attempt: Callable[[], Awaitable[T]], lacking: Lacking | None = None) -> T:
         """Runs what makes a branch, and again each time that others gave up cells for it."""
-        for _ in range(PATIENCE):  # others may take the cells each time
+        if self._claims and self._policy.idle is not None:
+            await self.find(None, lacking or (lambda _: 0))  # behind those that have waited longer
+        for _ in range(ATTEMPTS):  # others may take the cells each time
             try:
                 return await attempt()
             except ContextFull as error:
@@ -202,14 +208,16 @@ class Offloader:
         in use a moment ago, or are being made."""
         if not claim.waits:
             return False
-        if look.running:
-            claim.patience = PATIENCE
+        records = self._core.registry.records
+        if look.running or any(map(_is_moving, records)):
+            claim.stuck_since = None
             return None
-        moving = any(_is_moving(record) for record in self._core.registry.records)
-        if not (about_to or moving or look.paused or any(each.cells for each in look.resting)):
+        kept = any(record.uses for record in records)
+        if not (about_to or kept or look.paused or any(each.cells for each in look.resting)):
             return False
-        claim.patience -= 1
-        return None if claim.patience else False
+        now = time.monotonic()
+        claim.stuck_since = now if claim.stuck_since is None else claim.stuck_since
+        return None if now - claim.stuck_since < PATIENCE_S else False
 
     async def _settle(self, claim: Claim) -> None:
         if claim.handle is not None:
@@ -241,7 +249,7 @@ class Offloader:
 
     @staticmethod
     def _stays(record: BranchRecord) -> bool:
-        return record.closed or record.priority == math.inf or record.state.making_room or _is_moving(record)
+        return record.closed or record.priority == math.inf or record.uses > 0 or _is_moving(record)
 
     def _waits(self, record: BranchRecord) -> bool:
         if record.parked or record.state.lease is not None:
@@ -261,10 +269,14 @@ class Offloader:
 
     async def _offload(self, records: list[BranchRecord], cells: int, spared: Reloadable | None) -> int:
         states = [record.state for record in records]
-        if any(map(self._stays, records)):  # since the look at it
+
+        def may_go() -> bool:
+            return not any(map(self._stays, records))
+
+        if not may_go():  # since the look at it
             return 0
         try:
-            return await self._stores.offload(states, cells, spared)
+            return await self._stores.offload(states, cells, spared, may_go)
         except AgentKVError as error:  # one of them goes on just now
             log.debug("a branch gives up no cells", branches=[state.id for state in states], error=str(error))
             return 0
@@ -272,10 +284,11 @@ class Offloader:
     async def _bring_back(self, handle: BranchHandle) -> None:
         state = handle.state
         while state.offloaded is not None:
+            cells = state.offloaded.first_back
             try:
-                await self._stores.reload(state.offloaded)
+                await self._stores.reload(cells)
             except SnapshotError as error:
-                if not self._stores.lose(state.offloaded):
+                if not self._stores.lose(cells):
                     raise
                 log.warning("cells are computed again, as they cannot be read", branch=state.id, error=str(error))
             handle.check_open()

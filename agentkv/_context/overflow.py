@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from .._engine.jobs import GenerationJob, Resume
+from .._model.options import WINDOW_SPARE
 from .._types.checks import ChatMessage, call_it, checked_count, checked_ids, truth_of
 from .._types.errors import ContextFull, InvalidInput, PositionsExhausted
 from .._types.log import log
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from .._chat.conversation import Conversation
     from .._engine.interface import StepEngine
     from .._engine.loop import StepLoop
+    from .._types.info import ModelInfo
     from .branch import Branch
 
 T = TypeVar("T")
@@ -95,7 +97,9 @@ class Room:
         """Returns whether there is room once all removable tokens from `first` on are gone. False if other branches
         share their cells."""
         self._check()
-        usage = await _usage_of(self.branch, checked_count(first, "first", 0))
+        from_first = checked_count(first, "first", 0)
+        await self.branch._handle.reload()
+        usage = await _usage_of(self.branch, from_first)
         fed = usage.length - self.end  # what stays behind those that go
         if not self.positions:
             fed = min(fed, max(usage.n_to_refill, 1))
@@ -112,6 +116,7 @@ class Room:
         def forget(engine: StepEngine) -> int:
             return engine.forget(self.branch.id, first, last, True)
 
+        await self.branch._handle.reload()
         freed = await self._loop.call(forget)
         await self.refresh()
         return freed
@@ -153,6 +158,7 @@ class Room:
             elif before is not None:
                 self._loop.close(before)
 
+        await branch._handle.reload()
         await self._loop.call(replace, on_result=on_result)
         await self.refresh()
 
@@ -182,6 +188,7 @@ class Room:
         before tokens ahead of them are replaced. Raises InvalidInput."""
         self._check()
         kept = checked_count(length, "length", 0, self.length)
+        await self.branch._handle.reload()
         await self._loop.call(lambda engine: engine.drop_cells_from(self.branch.id, kept))
         await self.refresh()
 
@@ -190,6 +197,7 @@ class Room:
             raise InvalidInput("this room is of a policy that has answered; make room before `make_room` returns")
 
     async def refresh(self) -> None:
+        await self.branch._handle.reload()  # what is offloaded is in none of the figures
         self._update(await _usage_of(self.branch))
 
     def _update(self, usage: BranchUsage) -> None:
@@ -215,8 +223,17 @@ def _missing_cells(wanted: int, n_to_refill: int, free: int) -> int:
 
 
 def _lacking_cells(engine: StepEngine, branch: int, wanted: int) -> int:
+    return _missing_cells(wanted, engine.n_to_refill(branch), _free_cells(engine))
+
+
+def _free_cells(engine: StepEngine) -> int:
     stats = engine.stats()
-    return _missing_cells(wanted, engine.n_to_refill(branch), stats.capacity - stats.cells_used)
+    return stats.capacity - stats.cells_used
+
+
+def most_cells(info: ModelInfo) -> int | None:
+    """Cells that a branch takes at most, however long it is, as a window frees others on the way; None without one."""
+    return None if info.window is None else info.window + info.sinks + WINDOW_SPARE
 
 
 async def _usage_of(branch: Branch, first: int = 0) -> BranchUsage:
@@ -276,10 +293,10 @@ class OverflowHandler:
             return True
         if not branch._handle.makes_room:
             return False
-        await room.refresh()
         state.making_room = True
         acting = acting_lease.set(state.lease)
         try:
+            await room.refresh()
             answer = branch.overflow.make_room(room)
             if not isawaitable(answer):
                 raise InvalidInput(
@@ -295,12 +312,14 @@ class OverflowHandler:
 
     async def _find_cells(self, room: Room) -> bool:
         """Has branches that wait give up their cells, unless even all cells would not do."""
-        offloader, state = self._branch._handle.core.offloader, self._branch._handle.state
+        core, state = self._branch._handle.core, self._branch._handle.state
+        offloader, most = core.offloader, most_cells(core.model.info)
         if offloader is None or not room.fits(room.length):
             return False
 
         def lacking(engine: StepEngine) -> int:
-            return _lacking_cells(engine, state.id, self._tokens)
+            lacks = _lacking_cells(engine, state.id, self._tokens)
+            return lacks if most is None else min(lacks, most - engine.cells_of([state.id]) - _free_cells(engine))
 
         return await offloader.find(self._branch._handle, lacking)
 

@@ -12,8 +12,11 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from .._engine.commands import Job, Worker, check_finished
 from .branch import new_branch
 from .handle import handle_of
+from .overflow import most_cells
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .._chat.rerender import PromptUpdate
     from .._engine.interface import FinishedJob, PrefixEngine, StepEngine
     from .._prefixes.cache import PromptPlan
@@ -30,6 +33,45 @@ class Source(NamedTuple):
     kept: int
 
 
+class PromptNeeds:
+    """What attempts at one prompt have in common: random numbers, which do not depend on how often others took its
+    cells, and the cells that it needs."""
+
+    def __init__(self, most: int | None) -> None:
+        """`most`: cells that a branch takes at most; None for any number."""
+        self._most = most
+        self._stream: int | None = None
+        self._cells = 0  # by the last attempt
+
+    def take_stream(self, engine: StepEngine) -> int:
+        """The stream of random numbers, by the order of first attempts."""
+        if self._stream is None:
+            self._stream = cast("PrefixEngine", engine).take_stream()
+        return self._stream
+
+    def create(self, engine: StepEngine, tokens: Sequence[int], plan: PromptPlan | None) -> tuple[int, int]:
+        """Makes the branch; returns its id and the number of tokens that it has already."""
+        free = _free_cells(engine)
+        if plan is not None:
+            branch, reused = plan.create(engine)
+        else:
+            branch, reused = cast("PrefixEngine", engine).create_prompt(tokens, None, 0, self.take_stream(engine))
+        recalled = free - _free_cells(engine)  # retained cells, which count as free until then
+        self._cells = len(tokens) - reused + recalled
+        if self._most is not None:
+            self._cells = min(self._cells, self._most)
+        return branch, reused
+
+    def lacking(self, engine: StepEngine) -> int:
+        """Number of cells that lack at this moment, on the engine's thread."""
+        return self._cells - _free_cells(engine)
+
+
+def _free_cells(engine: StepEngine) -> int:
+    stats = engine.stats()
+    return stats.capacity - stats.cells_used
+
+
 class PromptJob(Job[None]):
     """Makes a branch with all tokens of an update, and computes those that the cache lacks.
 
@@ -42,7 +84,7 @@ class PromptJob(Job[None]):
         reused: number of its tokens that were in the cache then; a source's last token counts, too.
     """
 
-    __slots__ = ("_conversation", "_histories", "_plan", "_source", "_tokens", "branch", "reused")
+    __slots__ = ("_conversation", "_histories", "_needs", "_plan", "_source", "_tokens", "branch", "reused")
 
     def __init__(
         self,
@@ -50,6 +92,7 @@ class PromptJob(Job[None]):
         update: PromptUpdate,
         source: Source | None = None,
         plan: PromptPlan | None = None,
+        needs: PromptNeeds | None = None,
     ) -> None:
         super().__init__(self._create, self._end, self._undo_made)
         self._histories = states
@@ -57,11 +100,12 @@ class PromptJob(Job[None]):
         self._conversation = update.conversation
         self._source = source
         self._plan = plan
+        self._needs = needs
         self.branch = -1
         self.reused = 0
 
     def _create(self, engine: StepEngine) -> int:
-        branch, reused = engine.create(self._tokens) if self._plan is None else self._plan.create(engine)
+        branch, reused = self._begin(engine)
         try:
             if self._source is None or reused >= self._source.kept:
                 job = engine.extend(branch, self._tokens[reused:])
@@ -77,6 +121,11 @@ class PromptJob(Job[None]):
         job = engine.extend(branch, self._tokens[kept:])
         self.branch, self.reused = branch, cached
         return job
+
+    def _begin(self, engine: StepEngine) -> tuple[int, int]:
+        if self._needs is not None:
+            return self._needs.create(engine, self._tokens, self._plan)
+        return engine.create(self._tokens) if self._plan is None else self._plan.create(engine)
 
     def end(self, worker: Worker, finished: FinishedJob) -> None:
         if self._plan is not None and finished.error is None and finished.finish_reason != "cancelled":
@@ -101,9 +150,14 @@ class _WatchedJob(PromptJob):
     __slots__ = ("taken",)
 
     def __init__(
-        self, states: BranchStates, update: PromptUpdate, source: Source | None, plan: PromptPlan | None
+        self,
+        states: BranchStates,
+        update: PromptUpdate,
+        source: Source | None,
+        needs: PromptNeeds | None,
+        plan: PromptPlan | None,
     ) -> None:
-        super().__init__(states, update, source, plan)
+        super().__init__(states, update, source, plan, needs)
         self.taken = anyio.Event()
 
     def apply(self, worker: Worker) -> None:
@@ -121,16 +175,22 @@ class PromptPrefill:
     prefix.
 
     Reads from the prefix cache first, if there is one and no `source`; with `common` other prompts will begin with all
-    of this one."""
+    of this one. `needs` are of all attempts at this prompt."""
 
     def __init__(
-        self, core: ContextCore, update: PromptUpdate, source: Source | None = None, common: bool = False
+        self,
+        core: ContextCore,
+        update: PromptUpdate,
+        source: Source | None = None,
+        common: bool = False,
+        needs: PromptNeeds | None = None,
     ) -> None:
         self._loop = core.loop
         self._prefixes = core.prefixes if source is None else None
-        self._new_job = partial(_WatchedJob, core.states, update, source)
+        self._new_job = partial(_WatchedJob, core.states, update, source, needs)
         self._tokens = update.added
         self._common = common
+        self._needs = needs
         self._plan: PromptPlan | None = None
         self._job: _WatchedJob
 
@@ -154,7 +214,7 @@ class PromptPrefill:
         if self._prefixes is None:
             await self._begin(None)
             return self
-        async with self._prefixes.planned(self._tokens, self._common) as plan:
+        async with self._prefixes.planned(self._tokens, self._common, self._needs) as plan:
             try:
                 await self._begin(plan)
             except BaseException:
@@ -211,20 +271,18 @@ async def prompted_branch(
         handle_of(branch).state.set_conversation(update.conversation)
         return branch
     if core.offloader is None:
-        return await _computed(core, update, overflow, common)
-
-    def lacking(engine: StepEngine) -> int:
-        stats, reusable = engine.stats(), cast("PrefixEngine", engine).n_reusable(update.added)
-        return len(update.added) - reusable - (stats.capacity - stats.cells_used)
-
-    return await core.offloader.retry(partial(_computed, core, update, overflow, common), lacking)
+        return await _computed(core, update, overflow, common, None)
+    needs = PromptNeeds(most_cells(core.model.info))
+    return await core.offloader.retry(partial(_computed, core, update, overflow, common, needs), needs.lacking)
 
 
-async def _computed(core: ContextCore, update: PromptUpdate, overflow: Overflow | None, common: bool) -> Branch:
+async def _computed(
+    core: ContextCore, update: PromptUpdate, overflow: Overflow | None, common: bool, needs: PromptNeeds | None
+) -> Branch:
     if core.prefixes is None:
-        job = PromptJob(core.states, update)
+        job = PromptJob(core.states, update, needs=needs)
         await core.loop.run(job)
         return new_branch(core, job.branch, None, overflow, job.reused)
-    async with PromptPrefill(core, update, common=common) as prompt:
+    async with PromptPrefill(core, update, common=common, needs=needs) as prompt:
         await prompt.computed()
     return new_branch(core, prompt.branch, None, overflow, prompt.reused)

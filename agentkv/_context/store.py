@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,12 +18,13 @@ from .handle import handle_of
 if TYPE_CHECKING:
     from .branch import Branch
     from .core import ContextCore
+    from .handle import BranchHandle
 
 
 async def save_branches(
     core: ContextCore, path: str | Path, branches: Mapping[str, Branch], shareable: bool, progress: Progress | None
 ) -> Saved:
-    """Saves branches by name. Raises InvalidInput, ForeignBranch, BranchClosed, SnapshotError."""
+    """Saves branches by name. Raises InvalidInput, ForeignBranch, BranchClosed, ContextFull, SnapshotError."""
     from .branch import Branch
 
     target = checked_path(path, "path", A_FILE)
@@ -36,14 +38,27 @@ async def save_branches(
             raise InvalidInput(f"branch {name!r} is {preview(branch)}, but save takes branches")
         core.check_owns(branch)
         handle_of(branch).check_open()
-    while any(branch.offloaded for branch in checked.values()):
-        for branch in checked.values():
-            await handle_of(branch).reload()
     ids = {name: branch.id for name, branch in checked.items()}
-    saved, tokens = await SaveOperation(core.storage, ids, target, shareable, progress).run()
+    async with _all_here([handle_of(branch) for branch in checked.values()]):
+        saved, tokens = await SaveOperation(core.storage, ids, target, shareable, progress).run()
     if core.journal is not None:
         await core.journal.saved(core, target.absolute(), tokens)
     return saved
+
+
+@asynccontextmanager
+async def _all_here(handles: Sequence[BranchHandle]) -> AsyncIterator[None]:
+    """Reloads offloaded cells of all, none of which gives up its own during the block. Raises ContextFull where they do
+    not fit together."""
+    for handle in handles:
+        handle.record.uses += 1
+    try:
+        for handle in handles:
+            await handle.reload()
+        yield
+    finally:
+        for handle in handles:
+            handle.record.uses -= 1
 
 
 async def load_branches(

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from filelock import Timeout
 
@@ -58,12 +58,20 @@ class CellLayout(NamedTuple):
         return bool(self.states) or any(array.group is not None for array in self.arrays)
 
 
+class Streams(Protocol):
+    """Random numbers of one prompt, however often it is tried."""
+
+    def take_stream(self, engine: StepEngine) -> int:
+        """The stream, on the step loop's thread."""
+
+
 class PromptPlan:
     """What is read and written for one prompt. Its job calls `create` and `computed` on the step loop's thread; the
     other methods are called on the event loop."""
 
-    def __init__(self, cache: PrefixCache, tokens: Sequence[int]) -> None:
+    def __init__(self, cache: PrefixCache, tokens: Sequence[int], streams: Streams | None = None) -> None:
         self._cache = cache
+        self._source = streams
         self._tokens = tokens
         self._in_memory = 0
         self._made = 0
@@ -75,7 +83,12 @@ class PromptPlan:
     def take_stream(self) -> EngineCall[None]:
         """A command that gives the branch the random numbers that it has where nothing is looked up: those of the order
         in which prompts come, however long what each begins with takes to read."""
-        return EngineCall(lambda engine: self._streams.append(cast(PrefixEngine, engine).take_stream()))
+
+        def take(engine: StepEngine) -> None:
+            prompts = cast(PrefixEngine, engine)
+            self._streams.append(prompts.take_stream() if self._source is None else self._source.take_stream(prompts))
+
+        return EngineCall(take)
 
     def create(self, engine: StepEngine) -> tuple[int, int]:
         """Makes the branch; returns its id and the number of tokens that it has already."""
@@ -133,10 +146,13 @@ class PrefixCache:
         self.counts = PrefixCounts()
 
     @asynccontextmanager
-    async def planned(self, tokens: Sequence[int], common: bool) -> AsyncIterator[PromptPlan]:
+    async def planned(
+        self, tokens: Sequence[int], common: bool, streams: Streams | None = None
+    ) -> AsyncIterator[PromptPlan]:
         """Reads what a prompt begins with, as far as it is stored and not in memory, and decides what is to be stored;
-        for the block until its branch is made. With `common` others begin with all of it."""
-        plan = PromptPlan(self, tokens)
+        for the block until its branch is made. With `common` others begin with all of it. `streams` gives all attempts
+        at the prompt the same random numbers."""
+        plan = PromptPlan(self, tokens, streams)
         self._loop.submit(plan.take_stream())
         if len(tokens) <= LEAST_TOKENS:
             yield plan

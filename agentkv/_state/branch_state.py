@@ -26,8 +26,16 @@ class Reloadable(Protocol):
         """Whether they are on their way."""
         ...
 
+    @property
+    def first_back(self) -> Reloadable:
+        """What comes back before them, or themselves."""
+        ...
+
     async def reload(self) -> None:
         """Brings them back into the cache, bit for bit."""
+
+    async def drop(self, branch: BranchState) -> None:
+        """Gives up what one branch has there, for good."""
 
     def leave(self, branch: BranchState) -> None:
         """A branch does not wait for them any more."""

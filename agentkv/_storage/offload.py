@@ -186,6 +186,7 @@ class OffloadedCells:
         self._loop = loop
         self._branches = tuple(branches)
         self._before: dict[BranchState, Reloadable | None] = {}  # of those that wait: what was offloaded before
+        self._left: set[int] = set()  # those that gave up what they have here, as the step loop's thread has it
         self._open_store = open_store
         self._lock = Lock()
         self._away = False  # by what the engine did
@@ -208,13 +209,23 @@ class OffloadedCells:
         """Whether any branch waits for them."""
         return bool(self._before)
 
+    @property
+    def first_back(self) -> Reloadable:
+        """What comes back before them: what was offloaded later of a branch that waits for them. Else themselves."""
+        cells: Reloadable = self
+        while isinstance(cells, OffloadedCells) and (later := cells._offloaded_later()) is not None:
+            cells = later
+        return cells
+
+    def _offloaded_later(self) -> Reloadable | None:
+        return next((branch.offloaded for branch in self._before if branch.offloaded is not self), None)
+
     def leave(self, branch: BranchState) -> None:
         """A branch does not wait any more, as it was closed; what nobody waits for is freed."""
         before = self._before.pop(branch, None)
         if before is not None:
             before.leave(branch)
-        if not self._before and not self.moves:
-            self._close()
+        self._close_unwanted()
 
     async def offload(self) -> int:
         """Offloads the cells; returns the number freed. Raises BranchBusy, BranchClosed, SnapshotError; the branches
@@ -227,18 +238,18 @@ class OffloadedCells:
                 if self._store is None or self._store.at_once:
                     return await self._offload_at_once()
                 return await self._offload_in_slices(self._store)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             raise self._failed("written", error) from error
         finally:
             if not self._away:
                 self._over()
+            self._close_unwanted()
 
     async def reload(self) -> None:
         """Brings the cells back into the cache, or has them computed again if they are not kept. Raises ContextFull,
         SnapshotError; they then stay offloaded."""
-        for branch in list(self._before):
-            while branch.offloaded is not None and branch.offloaded is not self:
-                await branch.offloaded.reload()  # what was offloaded later comes back first
+        while (later := self._offloaded_later()) is not None:
+            await later.reload()
         async with self._lock:
             await self._loop.call(lambda _: None)  # what was torn down may have been done all the same
             if self.belongs and (self._store is None or self._store.at_once):
@@ -246,8 +257,7 @@ class OffloadedCells:
                     await self._loop.run(CellsCall(self._come_back, on_result=lambda _: self._back()))
             elif self.belongs and self._store is not None:
                 await self._reload_in_slices(self._store)
-        if not self._before:
-            self._close()  # the branches were closed meanwhile
+        self._close_unwanted()
 
     async def move(self, open_store: Callable[[], SliceStore]) -> None:
         """Moves cells that are kept into another store. Raises OSError; they then stay where they are."""
@@ -265,11 +275,32 @@ class OffloadedCells:
                 raise
             self._store = after
             before.close()
+        self._close_unwanted()
 
-    def lose(self) -> None:
-        """Frees the store: the cells are computed again in place of being brought back. Idempotent."""
+    def lose(self) -> bool:
+        """Frees the store: the cells are computed again in place of being brought back. Returns False while they are on
+        their way. Idempotent."""
         if not self.moves:
             self._close()
+        return not self.moves
+
+    async def drop(self, branch: BranchState) -> None:
+        """Gives up what one branch has here, for good: the branch needs it no more. Others get theirs back."""
+        while (later := branch.offloaded) not in (None, self):
+            assert later is not None
+            await later.drop(branch)
+        async with self._lock:
+            await self._loop.call(lambda _: None)  # as for `reload`
+            if branch.offloaded is self:
+                await self._loop.call(partial(self._drop, branch.id), on_result=lambda _: self._dropped(branch))
+        self._close_unwanted()
+
+    def _drop(self, branch: int, engine: StepEngine) -> None:
+        self._left.add(branch)
+        engine.reload(branch, None)
+
+    def _dropped(self, branch: BranchState) -> None:
+        branch.offloaded = self._before.pop(branch)
 
     async def _offload_at_once(self) -> int:
         async with self._loop.pins:
@@ -329,7 +360,7 @@ class OffloadedCells:
             for index, write in enumerate(self._slices.writes(hold.id)):
                 try:
                     stored = await in_thread(self._loop, partial(store.get, index))
-                except OSError as error:
+                except (OSError, MemoryError) as error:
                     raise self._failed("read", error) from error
                 await self._loop.run(CellsCall(partial(write, stored)))
             await self._loop.run(EngineCall(partial(self._reload_cells, hold.id), on_result=lambda _: self._back()))
@@ -360,7 +391,7 @@ class OffloadedCells:
         return sum(engine.n_offloaded(branch) for branch in self._live(engine))
 
     def _live(self, engine: StepEngine) -> list[int]:
-        live = set(engine.live())
+        live = set(engine.live()) - self._left
         return [branch for branch in self._ids if branch in live]
 
     def _gone(self, rows: int) -> None:
@@ -379,16 +410,21 @@ class OffloadedCells:
         self._before.clear()
         self._close()
 
+    def _close_unwanted(self) -> None:
+        """Frees what nobody waits for: branches may be closed while their cells are on their way."""
+        if not self._before and not self.moves:
+            self._close()
+
     def _close(self) -> None:
         if self._store is not None:
             self._store.close()
             self._store = None
 
-    def _failed(self, how: str, error: OSError) -> SnapshotError:
+    def _failed(self, how: str, error: OSError | MemoryError) -> SnapshotError:
         names = ", ".join(map(str, self._ids))
         whose = f"branch {names}" if len(self._branches) == 1 else f"branches {names}"
         return SnapshotError(
-            f"the cells of {whose} cannot be {how}: {error.strerror or error}; "
+            f"the cells of {whose} cannot be {how}: {getattr(error, 'strerror', None) or error}; "
             + ("they stay in the cache" if how == "written" else "begin another branch with its tokens")
         )
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .._types.offload import Offload
 
 _SOON_S = 1e-6  # for cells that nothing is known of
+_ON_THEIR_WAY_S = 0.05  # until a next look at cells that are neither here nor there
 _STEPS_LOOKED_AT = 16
 _LEAST_ROWS = 16  # of a step that says what computing costs
 
@@ -65,10 +66,12 @@ class OffloadStores:
         way: Way = "memory" if cells * self._cell_bytes <= self._policy.memory_bytes else "prefill"
         return self._times.seconds(way, cells) or _SOON_S * cells
 
-    async def offload(self, branches: Sequence[BranchState], cells: int, spared: Reloadable | None) -> int:
+    async def offload(
+        self, branches: Sequence[BranchState], cells: int, spared: Reloadable | None, may_go: Callable[[], bool]
+    ) -> int:
         """Offloads the cells, about so many, that only these branches have; returns the number freed. `spared` are
-        cells that are to come back next, and stay where they are. Raises BranchBusy, BranchClosed; the branches are
-        then as they were."""
+        cells that are to come back next, and stay where they are; `may_go` is asked last, as making room takes a while.
+        Raises BranchBusy, BranchClosed; the branches are then as they were."""
         self._forget_returned()
         if not self._cell_bytes:
             self._cell_bytes = await self._loop.run(CellsCall(lambda _, store: store.cell_bytes))
@@ -76,11 +79,11 @@ class OffloadStores:
         way, store = await self._way_for(cells, spared, has_more)
         offloaded = OffloadedCells(self._loop, branches, store)
         try:
-            freed = await offloaded.offload()
+            freed = await offloaded.offload() if may_go() else 0
         except SnapshotError as error:
             self._tell(error)
             way, offloaded = "prefill", OffloadedCells(self._loop, branches, None)
-            freed = await offloaded.offload()
+            freed = await offloaded.offload() if may_go() else 0
         if freed:
             self._count += 1
             self._kept[offloaded] = (way, time.monotonic())
@@ -97,10 +100,10 @@ class OffloadStores:
         self._forget_returned()
 
     def lose(self, cells: Reloadable) -> bool:
-        """Has cells computed again that cannot be read. Returns False for those that were not offloaded here."""
-        if not isinstance(cells, OffloadedCells) or cells not in self._kept:
+        """Has cells computed again that cannot be read. Returns False for those that were not offloaded here, and those
+        that are on their way."""
+        if not isinstance(cells, OffloadedCells) or cells not in self._kept or not cells.lose():
             return False
-        cells.lose()
         self._kept[cells] = ("prefill", self._kept[cells][1])
         return True
 
@@ -180,9 +183,12 @@ class OffloadStores:
     async def _expire(self, ttl: float) -> None:
         """Lets cells go as their time is over, for as long as any are kept."""
         while kept := [(since, cells) for cells, (way, since) in self._kept.items() if way != "prefill"]:
+            left = min(since for since, _ in kept) + ttl - time.monotonic()
+            if left > 0:
+                await anyio.sleep(left)
+                self._forget_returned()
+                continue
             due = [cells for since, cells in kept if time.monotonic() >= since + ttl]
-            for cells in due:
-                self.lose(cells)
-            if not due:
-                await anyio.sleep(max(min(since for since, _ in kept) + ttl - time.monotonic(), 0))
+            if not all([self.lose(cells) for cells in due]):
+                await anyio.sleep(_ON_THEIR_WAY_S)
             self._forget_returned()

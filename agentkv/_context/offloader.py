@@ -118,15 +118,16 @@ class Offloader:
         """Where the cells are."""
         return self._stores
 
-    async def find(self, handle: BranchHandle | None, lacking: Lacking | None) -> bool:
+    async def find(self, handle: BranchHandle | None, lacking: Lacking | None, waits: bool = False) -> bool:
         """Has others give up cells until none lack, and brings the branch's own back; waits for those in use where the
         branch may. Returns whether there is room then.
 
         Args:
             handle: the branch; None for one that is to be made.
             lacking: number of cells that lack; None where that is not known.
+            waits: whether it waits for cells in use, as a turn does, though the branch is in none yet.
         """
-        claim = self._claim(handle, lacking)
+        claim = self._claim(handle, lacking, waits)
         if not claim.waits:
             return bool(await self._serve(claim))
         insort(self._claims, claim, key=lambda each: each.place)
@@ -155,23 +156,26 @@ class Offloader:
         if not await self.find(handle, lambda _: 0) and state.offloaded is not None:
             await self._bring_back(handle)  # says what it lacks
 
-    async def retry(self, attempt: Callable[[], Awaitable[T]], lacking: Lacking | None = None) -> T:
-        """Runs what makes a branch, and again each time that others gave up cells for it."""
+    async def retry(
+        self, attempt: Callable[[], Awaitable[T]], lacking: Lacking | None = None, waits: bool = False
+    ) -> T:
+        """Runs what makes a branch, and again each time that others gave up cells for it. See `find`."""
         for _ in range(PATIENCE):  # others may take the cells each time
             try:
                 return await attempt()
             except ContextFull as error:
                 if error.hopeless:
                     raise
-                if not await self.find(None, lacking):
+                if not await self.find(None, lacking, waits):
                     break
         return await attempt()
 
-    def _claim(self, handle: BranchHandle | None, lacking: Lacking | None) -> Claim:
+    def _claim(self, handle: BranchHandle | None, lacking: Lacking | None, waits: bool) -> Claim:
+        waits = waits or self._policy.idle is not None
         if handle is None:
-            return Claim((0.0, next(self._tickets)), lacking, None, self._policy.idle is not None)
+            return Claim((0.0, next(self._tickets)), lacking, None, waits)
         state = handle.state
-        waits = self._policy.idle is not None or state.lease is not None or self._stores.has(state.offloaded)
+        waits = waits or state.lease is not None or self._stores.has(state.offloaded)
         return Claim((-handle.record.priority, next(self._tickets)), lacking, handle, waits)
 
     async def _serve(self, claim: Claim) -> bool | None:
@@ -240,7 +244,9 @@ class Offloader:
 
     @staticmethod
     def _stays(record: BranchRecord) -> bool:
-        return record.closed or record.priority == math.inf or record.state.making_room or _is_moving(record)
+        state = record.state
+        in_use = state.making_room or state.rewrites > 0 or _is_moving(record)
+        return record.closed or record.priority == math.inf or in_use
 
     def _waits(self, record: BranchRecord) -> bool:
         if record.parked or record.state.lease is not None:

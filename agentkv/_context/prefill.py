@@ -14,12 +14,15 @@ from .branch import new_branch
 from .handle import handle_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .._chat.rerender import PromptUpdate
     from .._engine.interface import FinishedJob, PrefixEngine, StepEngine
     from .._prefixes.cache import PromptPlan
     from .._state.branch_state import BranchStates
     from .branch import Branch
     from .core import ContextCore
+    from .offloader import Lacking
     from .overflow import Overflow
 
 
@@ -213,11 +216,17 @@ async def prompted_branch(
     if core.offloader is None:
         return await _computed(core, update, overflow, common)
 
-    def lacking(engine: StepEngine) -> int:
-        stats, reusable = engine.stats(), cast("PrefixEngine", engine).n_reusable(update.added)
-        return len(update.added) - reusable - (stats.capacity - stats.cells_used)
+    return await core.offloader.retry(partial(_computed, core, update, overflow, common), lacking_for(update.added))
 
-    return await core.offloader.retry(partial(_computed, core, update, overflow, common), lacking)
+
+def lacking_for(tokens: Sequence[int]) -> Lacking:
+    """Number of cells that lack for a new branch with these tokens."""
+
+    def lacking(engine: StepEngine) -> int:
+        stats, reusable = engine.stats(), cast("PrefixEngine", engine).n_reusable(tokens)
+        return len(tokens) - reusable - (stats.capacity - stats.cells_used)
+
+    return lacking
 
 
 async def _computed(core: ContextCore, update: PromptUpdate, overflow: Overflow | None, common: bool) -> Branch:

@@ -73,6 +73,7 @@ class BranchState:
         "offloaded",
         "pending_conversation",
         "revision",
+        "rewrites",
         "tip",
         "tokens",
         "used_at",
@@ -90,6 +91,7 @@ class BranchState:
         self.lease: Lease | None = None
         self.offloaded: Reloadable | None = None  # cells that wait outside of the cache
         self.making_room = False  # a policy makes room for the branch
+        self.rewrites = 0  # of its history that are computed on a draft, which it adopts then
         self.marks: dict[str, Mark] = {}  # valid named marks
         self.used_at = 0.0  # when a method on it ended last, by `time.monotonic`
 

@@ -276,13 +276,16 @@ class Journal:
 
         await self.write(handle.core, entry)
 
-    async def restore(self, core: ContextCore, key: str, state: int, overflow: Overflow | None = None) -> Branch:
-        """Makes a branch in a recorded state. Raises JournalError, ContextFull and so on."""
+    async def restore(
+        self, core: ContextCore, key: str, state: int, overflow: Overflow | None = None, *, waits: bool = False
+    ) -> Branch:
+        """Makes a branch in a recorded state; one that `waits` is for a turn, and waits for cells as that does. Raises
+        JournalError, ContextFull and so on."""
         image, rescued = await self.write(core, lambda connection: self._states.read(connection, key, state))
         snapshot = await self.write(core, partial(self._snapshots.find, tokens=image.tokens.tobytes()))
         async with self._snapshots.loaded(core, snapshot) as source:
             try:
-                branch = await branch_from(core, image, overflow, source)
+                branch = await branch_from(core, image, overflow, source, waits)
             except InvalidInput as error:
                 raise unreadable(self.path, error) from error
         self._keys[handle_of(branch).record] = key

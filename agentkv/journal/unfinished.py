@@ -144,10 +144,10 @@ class UnfinishedRun:
         records = {number: call.record for number, call in left.info.calls.items() if call.record is not None}
         start = left.info.start
         if left.last is None:
-            branch = await self._journal.restore(self._core, left.branch, left.base)
+            branch = await self._journal.restore(self._core, left.branch, left.base, waits=True)
             return TakenUp(RecordedTurn(start, None, records), branch, log)
         before = None
         if left.last.turn_state.base < left.base_length:  # room was made in the turn
-            before = await self._journal.restore(self._core, left.branch, left.base)
-        branch = await self._journal.restore(self._core, left.branch, left.last.branch_state)
+            before = await self._journal.restore(self._core, left.branch, left.base, waits=True)
+        branch = await self._journal.restore(self._core, left.branch, left.last.branch_state, waits=True)
         return TakenUp(RecordedTurn(start, left.last.turn_state, records, before), branch, log)

@@ -100,7 +100,9 @@ class UnfinishedRun:
             AgentKVError: as `Agent.run` does; also ContextFull, while the branch is restored.
         """
         ask = approver_of(approve)
-        return await resume_turn(agent, await self._taken_up(agent), deps, ask)
+        taken = await self._taken_up(agent)
+        async with taken.branch:  # nobody else has it; its cells are for the next
+            return await resume_turn(agent, taken, deps, ask)
 
     def stream(self, agent: Agent[Deps, Out], *, deps: Any = None, approve: Approve | None = None) -> AgentStream[Out]:
         """Goes on with the turn as `resume` does, and yields its events, as `Agent.stream` does."""

@@ -83,7 +83,10 @@ class ContextCore:
         self.overflow = overflow
         self.background = BackgroundTasks()
         self.journal = journal
-        self.offloader = None if offload is None else Offloader(self, offload)
+        self.offloader: Offloader | None = None
+        if offload is not None:
+            self.offloader = Offloader(loop, self.registry, self.background, offload)
+            states.on_change = self.offloader.notify
         self.prefixes = self._prefix_cache()
         self._singletons: dict[object, Any] = {}
         self._key: ModelKey | None = None
@@ -131,6 +134,7 @@ class ContextCore:
         finally:
             self.registry.close_views()
             await self.loop.stop()
+            self.states.forget_listener()
             if self.journal is not None:
                 self.journal.detach(self)
 
@@ -141,6 +145,7 @@ class ContextCore:
             self.prefixes.abandon()
         self.registry.close_views()
         self.loop.abandon()
+        self.states.forget_listener()
 
     @property
     def storage(self) -> StorageDeps:

@@ -121,7 +121,11 @@ class ExtendOperation:
         elif update.kept == length:
             await self._loop.run(ExtendJob(self._branch, self._state, update, self._check))
         else:
-            await self._rewrite(conversation)
+            self._state.rewrites += 1  # its cells stay, though nothing runs on it
+            try:
+                await self._rewrite(conversation)
+            finally:
+                self._state.rewrites -= 1
         return Extended(update.kept, len(update.added), length - update.kept)
 
     def _check(self, engine: StepEngine) -> None:

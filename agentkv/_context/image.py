@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .._storage.feed import feed
 from .._storage.layout import BranchImage
 from .branch import new_branch
 from .handle import handle_of
-from .prefill import empty_branch
+from .prefill import empty_branch, lacking_for
 
 if TYPE_CHECKING:
     from agentkv_runtime.engine import StoredBranch
@@ -47,11 +48,16 @@ async def image_of(branch: Branch) -> BranchImage:
 
 
 async def branch_from(
-    core: ContextCore, image: BranchImage, overflow: Overflow | None = None, source: Branch | None = None
+    core: ContextCore,
+    image: BranchImage,
+    overflow: Overflow | None = None,
+    source: Branch | None = None,
+    waits: bool = False,
 ) -> Branch:
     """A branch in the state of an image; tokens that the cache lacks are computed.
 
-    `source`: a branch whose tokens are the image's first ones, as one that was loaded.
+    `source`: a branch whose tokens are the image's first ones, as one that was loaded. `waits`: it is for a turn, and
+    waits for cells that others are using.
 
     Raises ContextFull, PositionsExhausted, TooManyBranches.
     """
@@ -60,5 +66,8 @@ async def branch_from(
         await handle_of(branch).call(lambda engine: engine.set_stream(branch.id, image.rng_stream, image.forks))
         handle_of(branch).state.restore(image.conversation, image.marks)
         return branch
-    id, reused = await feed(core.storage, image, None if source is None else source.id)
+    fed = partial(feed, core.storage, image, None if source is None else source.id)
+    lacking = lacking_for(image.tokens.tolist()) if source is None and not image.forgotten else None
+    offloader = core.offloader
+    id, reused = await (fed() if offloader is None else offloader.retry(fed, lacking, waits))
     return new_branch(core, id, None, overflow, reused)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
+import weakref
 from bisect import insort
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -20,10 +21,12 @@ from .._types.errors import AgentKVError, ContextFull, SnapshotError
 from .._types.log import log
 
 if TYPE_CHECKING:
+    from .._aio.background import BackgroundTasks
     from .._engine.interface import StepEngine
-    from .._state.branch_state import Reloadable
+    from .._engine.loop import StepLoop
+    from .._state.branch_state import Lease, Reloadable
     from .._types.offload import Offload
-    from .core import ContextCore
+    from .core import BranchRegistry
     from .handle import BranchHandle, BranchRecord
 
 T = TypeVar("T")
@@ -51,7 +54,6 @@ class Claim:
         handle: the branch; None for one that is to be made.
         waits: whether it may wait for cells that others are using.
         freed: whether others gave up cells for it.
-        patience: number of looks more at branches that are about to do something.
         moved: set when it is first, and something has changed.
         stuck_since: since when nothing has run; None as long as something does.
     """
@@ -108,30 +110,31 @@ class Offloader:
     each of them ends, or lacks cells itself and can be taken from; so claims never wait for each other.
     """
 
-    def __init__(self, core: ContextCore, policy: Offload) -> None:
-        self._core = core
-        self._loop = core.loop
+    def __init__(self, loop: StepLoop, registry: BranchRegistry, background: BackgroundTasks, policy: Offload) -> None:
+        self._loop = loop
+        self._registry = registry
         self._policy = policy
-        self._stores = OffloadStores(core.loop, policy, core.background)
+        self._stores = OffloadStores(loop, policy, background)
         self._tickets = itertools.count()
+        self._turns: weakref.WeakKeyDictionary[Lease, int] = weakref.WeakKeyDictionary()  # tickets, one for all claims
         self._claims: list[Claim] = []  # those that wait, in their order
         self._serving = Lock()
-        core.states.on_change = self._notify
 
     @property
     def stores(self) -> OffloadStores:
         """Where the cells are."""
         return self._stores
 
-    async def find(self, handle: BranchHandle | None, lacking: Lacking | None) -> bool:
+    async def find(self, handle: BranchHandle | None, lacking: Lacking | None, waits: bool = False) -> bool:
         """Has others give up cells until none lack, and brings the branch's own back; waits for those in use where the
         branch may. Returns whether there is room then.
 
         Args:
             handle: the branch; None for one that is to be made.
             lacking: number of cells that lack; None where that is not known.
+            waits: whether it waits for cells in use, as a turn does, though the branch is in none yet.
         """
-        claim = self._claim(handle, lacking)
+        claim = self._claim(handle, lacking, waits)
         if not claim.waits:
             return bool(await self._serve(claim))
         insort(self._claims, claim, key=lambda each: each.place)
@@ -146,7 +149,7 @@ class Offloader:
                     await claim.moved.wait()
         finally:
             self._claims.remove(claim)
-            self._notify()
+            self.notify()
 
     async def reload(self, handle: BranchHandle) -> None:
         """Brings the offloaded cells of a branch back. Raises ContextFull where there is no room for them, and as
@@ -160,33 +163,39 @@ class Offloader:
         if not await self.find(handle, lambda _: 0) and state.offloaded is not None:
             await self._bring_back(handle)  # says what it lacks
 
-    async def retry(self, attempt: Callable[[], Awaitable[T]], lacking: Lacking | None = None) -> T:
-        """Runs what makes a branch, and again each time that others gave up cells for it."""
-        if self._claims and self._policy.idle is not None:
-            await self.find(None, lacking or (lambda _: 0))  # behind those that have waited longer
+    async def retry(
+        self, attempt: Callable[[], Awaitable[T]], lacking: Lacking | None = None, waits: bool = False
+    ) -> T:
+        """Runs what makes a branch, and again each time that others gave up cells for it. See `find`."""
+        if self._claims and (waits or self._policy.idle is not None):
+            await self.find(None, lacking or (lambda _: 0), waits)  # behind those that have waited longer
         for _ in range(ATTEMPTS):  # others may take the cells each time
             try:
                 return await attempt()
             except ContextFull as error:
                 if error.hopeless:
                     raise
-                if not await self.find(None, lacking):
+                if not await self.find(None, lacking, waits):
                     break
         return await attempt()
 
-    def _claim(self, handle: BranchHandle | None, lacking: Lacking | None) -> Claim:
+    def _claim(self, handle: BranchHandle | None, lacking: Lacking | None, waits: bool) -> Claim:
+        waits = waits or self._policy.idle is not None
         if handle is None:
-            return Claim((0.0, next(self._tickets)), lacking, None, self._policy.idle is not None)
+            return Claim((0.0, next(self._tickets)), lacking, None, waits)
         state = handle.state
-        waits = self._policy.idle is not None or state.lease is not None or self._stores.has(state.offloaded)
-        return Claim((-handle.record.priority, next(self._tickets)), lacking, handle, waits)
+        waits = waits or state.lease is not None or self._stores.has(state.offloaded)
+        ticket = next(self._tickets)
+        if state.lease is not None:  # who has begun goes on before those who have not
+            ticket = self._turns.setdefault(state.lease, ticket)
+        return Claim((-handle.record.priority, ticket), lacking, handle, waits)
 
     async def _serve(self, claim: Claim) -> bool | None:
         """Returns whether there is room; None where there may be some later."""
         async with self._serving:
             least = 0  # lacks, whatever the claim says
             while True:
-                known = {record.state.id for record in self._core.registry.records}
+                known = {record.state.id for record in self._registry.records}
                 givers = {record.state.id: record for record in self._givers(claim)}
                 between = {id for id, record in givers.items() if claim.waits and self._is_between_methods(record)}
                 look = await self._loop.call(partial(_look, claim, givers.keys() - between))
@@ -208,7 +217,7 @@ class Offloader:
         in use a moment ago, or are being made."""
         if not claim.waits:
             return False
-        records = self._core.registry.records
+        records = self._registry.records
         if look.running or any(map(_is_moving, records)):
             claim.stuck_since = None
             return None
@@ -243,13 +252,14 @@ class Offloader:
         ahead = {other.record for other in self._claims if other.place <= claim.place} | {claim.record}
         return [
             record
-            for record in self._core.registry.records
+            for record in self._registry.records
             if record not in ahead and not self._stays(record) and (record in behind or self._waits(record))
         ]
 
     @staticmethod
     def _stays(record: BranchRecord) -> bool:
-        return record.closed or record.priority == math.inf or record.uses > 0 or _is_moving(record)
+        in_use = record.uses > 0 or record.state.rewrites > 0 or _is_moving(record)
+        return record.closed or record.priority == math.inf or in_use
 
     def _waits(self, record: BranchRecord) -> bool:
         if record.parked or record.state.lease is not None:
@@ -293,8 +303,9 @@ class Offloader:
                 log.warning("cells are computed again, as they cannot be read", branch=state.id, error=str(error))
             handle.check_open()
 
-    def _notify(self) -> None:
-        """Wakes the first claim alone: of hundreds that wait, no other can be served."""
+    def notify(self) -> None:
+        """Called when branches have changed. Wakes the first claim alone: of hundreds that wait, no other can be
+        served."""
         if self._claims:
             self._claims[0].moved.set()
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .._state.branch_state import BranchStates
     from .branch import Branch
     from .core import ContextCore
+    from .offloader import Lacking
     from .overflow import Overflow
 
 
@@ -274,6 +275,16 @@ async def prompted_branch(
         return await _computed(core, update, overflow, common, None)
     needs = PromptNeeds(most_cells(core.model.info))
     return await core.offloader.retry(partial(_computed, core, update, overflow, common, needs), needs.lacking)
+
+
+def lacking_for(tokens: Sequence[int]) -> Lacking:
+    """Number of cells that lack for a new branch with these tokens."""
+
+    def lacking(engine: StepEngine) -> int:
+        stats, reusable = engine.stats(), cast("PrefixEngine", engine).n_reusable(tokens)
+        return len(tokens) - reusable - (stats.capacity - stats.cells_used)
+
+    return lacking
 
 
 async def _computed(

@@ -81,6 +81,7 @@ class BranchState:
         "offloaded",
         "pending_conversation",
         "revision",
+        "rewrites",
         "tip",
         "tokens",
         "used_at",
@@ -98,6 +99,7 @@ class BranchState:
         self.lease: Lease | None = None
         self.offloaded: Reloadable | None = None  # cells that wait outside of the cache
         self.making_room = False  # a policy makes room for the branch
+        self.rewrites = 0  # of its history that are computed on a draft, which it adopts then
         self.marks: dict[str, Mark] = {}  # valid named marks
         self.used_at = 0.0  # when a method on it ended last, by `time.monotonic`
 
@@ -170,6 +172,10 @@ class BranchStates:
         self._of: dict[int, BranchState] = {}
         self.on_change: Callable[[], None] = lambda: None
         self.trained_positions: int | None = None  # of the model; None also once the warning was logged
+
+    def forget_listener(self) -> None:
+        """Calls nobody any more: who is called refers to the step loop, and that to these states."""
+        self.on_change = lambda: None
 
     def __getitem__(self, branch: int) -> BranchState:
         return self._of[branch]

@@ -69,7 +69,10 @@ def checked_priority(value: object) -> float:
         raise InvalidInput(
             f"priority is {preview(value)}, but it must be a number; math.inf for a branch that keeps its cells"
         )
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _is_duration(value: object) -> bool:

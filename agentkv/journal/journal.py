@@ -293,15 +293,17 @@ class Journal:
         state: int,
         overflow: Overflow | None = None,
         files: SavedFiles | None = None,
+        waits: bool = False,
     ) -> Branch:
-        """Makes a branch in a recorded state; `files` are those that it has then, if not the state's.
+        """Makes a branch in a recorded state; `files` are those that it has then, if not the state's. One that `waits`
+        is for a turn, and waits for cells as that does.
 
         Raises JournalError, ContextFull and so on.
         """
         image, rescued, saved = await self.write(core, lambda connection: self._states.read(connection, key, state))
         view = await self._restored_view(core, files or saved)
         with closed_on_error([] if view is None else [view]):
-            branch = await self._restored(core, image, overflow)
+            branch = await self._restored(core, image, overflow, waits)
         handle_of(branch).record.view = view
         self._keys[handle_of(branch).record] = key
         core.chat.habits.rescued = max(core.chat.habits.rescued, rescued)  # so that the next message is spelled alike
@@ -338,11 +340,11 @@ class Journal:
         await self.write(core, lambda _: self.files.know(view, saved))
         return view
 
-    async def _restored(self, core: ContextCore, image: BranchImage, overflow: Overflow | None) -> Branch:
+    async def _restored(self, core: ContextCore, image: BranchImage, overflow: Overflow | None, waits: bool) -> Branch:
         snapshot = await self.write(core, partial(self._snapshots.find, tokens=image.tokens.tobytes()))
         async with self._snapshots.loaded(core, snapshot) as source:
             try:
-                return await branch_from(core, image, overflow, source)
+                return await branch_from(core, image, overflow, source, waits)
             except InvalidInput as error:
                 raise unreadable(self.path, error) from error
 

@@ -103,7 +103,9 @@ class UnfinishedRun:
             AgentKVError: as `Agent.run` does; also ContextFull, while the branch is restored.
         """
         ask = approver_of(approve)
-        return await resume_turn(agent, await self._taken_up(agent), deps, ask)
+        taken = await self._taken_up(agent)
+        async with taken.branch:  # nobody else has it; its cells are for the next
+            return await resume_turn(agent, taken, deps, ask)
 
     def stream(self, agent: Agent[Deps, Out], *, deps: Any = None, approve: Approve | None = None) -> AgentStream[Out]:
         """Goes on with the turn as `resume` does, and yields its events, as `Agent.stream` does."""
@@ -139,7 +141,7 @@ class UnfinishedRun:
             raise InvalidInput(f"run {self.id} goes on already; each is resumed once")
         self._journal.at_work[self.id] = log = JournalTurnLog(self._journal, self._core, self.id)
         try:
-            await check_tools(agent, {call.request.name for call in self.calls if call.started})
+            await check_tools(agent, {call.request.name for call in self.calls if call.started or call.decided})
             return await self._restored(log)
         except BaseException:
             self._journal.at_work.pop(self.id, None)
@@ -152,11 +154,11 @@ class UnfinishedRun:
         start = left.info.start
         files = await self._journal.write(self._core, partial(self._journal.files.of_run, run=self.id))
         if left.last is None:
-            branch = await self._journal.restore(self._core, left.branch, left.base)
+            branch = await self._journal.restore(self._core, left.branch, left.base, waits=True)
             return TakenUp(RecordedTurn(start, None, records), branch, log)
         before = None
         if left.last.turn_state.base < left.base_length:  # room was made in the turn
-            before = await self._journal.restore(self._core, left.branch, left.base)
-        branch = await self._journal.restore(self._core, left.branch, left.last.branch_state, files=files)
+            before = await self._journal.restore(self._core, left.branch, left.base, waits=True)
+        branch = await self._journal.restore(self._core, left.branch, left.last.branch_state, files=files, waits=True)
         version = await self._journal.version_in(self._core, branch, left.branch, left.base)
         return TakenUp(RecordedTurn(start, left.last.turn_state, records, before, version), branch, log)

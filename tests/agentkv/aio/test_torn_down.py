@@ -53,13 +53,6 @@ async def trunk_again(desk: Desk) -> None:
     await (await desk.agent.trunk(desk.ctx)).close()
 
 
-async def room_again(desk: Desk) -> None:
-    last = await desk.other.fork()
-    await last.extend([8, 9])
-    desk.shelf.put("last", last, promised=True)
-    assert await desk.shelf.make_room()
-
-
 async def load(desk: Desk) -> None:
     await (await desk.ctx.load(desk.files / "saved")).close()
 
@@ -86,7 +79,6 @@ DOORS = {
     "save": Door(lambda desk: desk.branch.save(desk.files / "torn"), offloaded=True, after=saved),
     "load": Door(load, after=load),
     "trunk": Door(lambda desk: desk.agent.trunk(desk.ctx), after=trunk_again),
-    "make_room": Door(lambda desk: desk.shelf.make_room(), after=room_again),
     "branch": Door(begin, after=begin),
 }  # fmt: skip
 

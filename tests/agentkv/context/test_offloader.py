@@ -13,6 +13,8 @@ import anyio.lowlevel
 import pytest
 
 import agentkv as kv
+from agentkv._context.handle import handle_of
+from agentkv._engine.loop import StepLoop
 from tests.waiting import PATIENCE, SOON, until
 
 from ..books import books_are_held  # noqa: F401 - a fixture
@@ -323,3 +325,27 @@ async def test_they_do_so_for_long(tmp_path: Path, soak_count: int) -> None:
     for seed in range(soak_count // 500):
         counts = await play(tmp_path, 100 + seed, 2500)
         print(seed, dict(sorted(counts.items())), flush=True)
+
+
+async def test_a_branch_whose_history_is_rewritten_keeps_its_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[bool] = []
+    async with opened(300) as ctx:
+        branch = await ctx.branch([{"role": "user", "content": "Who are you?"}])
+        record, run = handle_of(branch).record, StepLoop.run
+        record.parked = True  # as a conversation of a server
+
+        async def run_and_fill(loop: StepLoop, command: Any) -> Any:
+            result = await run(loop, command)
+            if record.state.rewrites and not tried:  # the draft is computed, and not adopted yet
+                tried.append(True)
+                with pytest.raises(kv.ContextFull):
+                    await fill(ctx)
+            return result
+
+        monkeypatch.setattr(StepLoop, "run", run_and_fill)
+        extended = await branch.extend([{"role": "user", "content": "And where?"}])
+        assert tried
+        assert extended.rewritten
+        assert not branch.offloaded
+        assert (await fill(ctx)) is not None
+        assert branch.offloaded

@@ -22,7 +22,7 @@ from .._model.options import Options
 from .._state.branch_state import BranchStates
 from .._state.observers import Observers
 from .._storage.save import Progress, Saved
-from .._types.checks import A_MODEL, A_PLACE, Prompt, checked_count, checked_path
+from .._types.checks import A_MODEL, A_PLACE, Prompt, checked_count, checked_path, make_private_folder
 from .._types.errors import InvalidInput, ModelError, loading
 from .._types.info import ModelInfo, Stats, StepRecord
 from .._types.log import log
@@ -170,9 +170,9 @@ class Context:
         checked_offload(offload)
         record = checked_journal(journal)
         if options.prefix_cache is not None:
-            from .._prefixes.folder import make_folder
-
-            await to_thread.run_sync(make_folder, options.prefix_cache)
+            await to_thread.run_sync(make_private_folder, options.prefix_cache, "prefix_cache")
+        if offload is not None and offload.folder is not None:
+            await to_thread.run_sync(make_private_folder, Path(offload.folder), "the folder of offload")
         if not is_here(options):
             options = await to_thread.run_sync(located, options)
         if needs_export(options):

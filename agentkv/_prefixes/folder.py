@@ -29,7 +29,7 @@ from filelock import FileLock
 
 from .._storage.layout import Int32s, ModelKey
 from .._storage.reader import SnapshotFile
-from .._types.errors import InvalidInput, SnapshotError
+from .._types.errors import SnapshotError
 from .._types.log import log
 from .._types.tokens import common_prefix
 from .hashes import BLOCK, Hashes, block_hashes
@@ -59,17 +59,6 @@ class PromptNames(NamedTuple):
         """Names for these hashes."""
         spelled = [f"{value:016x}" for value in hashes.tolist()]
         return cls(hashes, [f"{spelled[0]}-{last}.prefix" for last in spelled])
-
-
-def make_folder(path: Path) -> None:
-    """Makes the folder, for its owner alone. Raises InvalidInput where there can be none."""
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise InvalidInput(
-            f"prefix_cache is {path}, where nothing can be kept: {error.strerror}; give the path of a folder, or of "
-            "one that can be made"
-        ) from error
 
 
 class PrefixFolder:

@@ -224,3 +224,15 @@ def checked_bool(value: object, what: str) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise InvalidInput(f"{what} is {preview(value)}, but it must be True or False")
     return bool(value)
+
+
+def make_private_folder(path: Path, name: str) -> None:
+    """Makes the folder that the argument `name` gives, for its owner alone, where there is none. Blocks. Raises
+    InvalidInput where there can be none."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(
+            f"{name} is {path}, where nothing can be kept: {error.strerror}; give the path of a folder, or of one that "
+            "can be made"
+        ) from error

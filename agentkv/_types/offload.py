@@ -11,6 +11,7 @@ from .errors import InvalidInput
 from .show import preview
 
 MOST_BYTES = 2**62
+MOST_PRIORITY = 2**62
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,14 +66,13 @@ def checked_offload(policy: object) -> Offload | None:
 
 def checked_priority(value: object) -> float:
     """Returns a valid priority of a branch. Raises InvalidInput."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+    if isinstance(value, int) and not isinstance(value, bool):
+        return float(max(-MOST_PRIORITY, min(value, MOST_PRIORITY)))
+    if not isinstance(value, float) or math.isnan(value):
         raise InvalidInput(
             f"priority is {preview(value)}, but it must be a number; math.inf for a branch that keeps its cells"
         )
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
+    return value
 
 
 def _is_duration(value: object) -> bool:

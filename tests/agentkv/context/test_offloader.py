@@ -284,6 +284,97 @@ async def test_a_branch_at_the_last_position_raises_as_ever() -> None:
             await branch.generate()
 
 
+def offending(tmp_path: Path) -> dict[str, Path]:
+    """Places where there can be no folder."""
+    (tmp_path / "file").write_text("a file")
+    return {"a file": tmp_path / "file", "below a file": tmp_path / "file" / "folder", "proc": Path("/proc/agentkv")}
+
+
+@pytest.mark.parametrize("place", ["a file", "below a file", "proc"])
+async def test_a_folder_that_cannot_be_made_is_refused_at_once(tmp_path: Path, place: str) -> None:
+    with pytest.raises(kv.InvalidInput, match="the folder of offload"):
+        async with opened(offload=kv.Offload(folder=offending(tmp_path)[place])):
+            pass
+
+
+async def _saved(ctx: kv.Context, a: kv.Branch, b: kv.Branch, folder: Path) -> None:
+    await ctx.save(folder / "both", {"a": a, "b": b})
+
+
+async def _adopted(ctx: kv.Context, a: kv.Branch, b: kv.Branch, folder: Path) -> None:
+    await a.adopt(b)
+    assert a.tokens == b.tokens
+
+
+TOGETHER: dict[str, tuple[Callable[..., Any], bool]] = {"save": (_saved, False), "adopt": (_adopted, True)}
+"""Methods of two branches, and whether they need no room for both."""
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+async def test_a_method_of_two_branches_that_do_not_fit_together_ends(tmp_path: Path, name: str) -> None:
+    """Each was brought back in turn for ever."""
+    work, fits = TOGETHER[name]
+    async with opened(offload=kv.Offload(idle=0)) as ctx:
+        a, b = await ctx.branch(PROMPT), await ctx.branch(OTHER)
+        with anyio.fail_after(PATIENCE):
+            if fits:
+                await work(ctx, a, b, tmp_path)
+            else:
+                with pytest.raises(kv.ContextFull):
+                    await work(ctx, a, b, tmp_path)
+        assert await a.logits() is not None
+        assert await b.logits() is not None
+
+
+async def test_branches_draw_as_where_nothing_gives_up_cells() -> None:
+    """However often the cells of a prompt were taken by others, its random numbers are of one stream."""
+
+    async def drawn(ctx: kv.Context) -> list[list[int]]:
+        made = []
+        for number in range(5):
+            branch = await ctx.branch([3 + number, *PROMPT])
+            made.append(await branch.generate(max_tokens=8, sampling=kv.Sampling(temperature=1.5, seed=5)))
+            kept.append(branch)
+        return [each.tokens for each in made]
+
+    kept: list[kv.Branch] = []
+    async with opened(4096) as large:
+        expected = await drawn(large)
+    async with opened(offload=kv.Offload(idle=0)) as small:
+        assert await drawn(small) == expected
+
+
+@pytest.mark.parametrize("tokens", [250, 1000])
+async def test_branches_under_a_window_ask_for_what_they_take_at_most(tokens: int) -> None:
+    async with opened(300, window=128, sinks=4, offload=kv.Offload(idle=0)) as ctx:
+        for number in range(2):
+            branch = await ctx.branch([3 + number])
+            await branch.extend([3 + (number + n * 7) % 290 for n in range(tokens)])
+            assert await branch.logits() is not None
+            other = await ctx.branch([4 + number + (n * 11) % 280 for n in range(tokens)])
+            assert await other.logits() is not None
+
+
+async def test_a_claim_for_much_is_met_while_small_branches_come_and_go() -> None:
+    async with opened(260, offload=kv.Offload(idle=0)) as ctx:
+        large = await ctx.branch([3 + n % 290 for n in range(200)])
+        ended = anyio.Event()
+
+        async def small(number: int) -> None:
+            while not ended.is_set():
+                async with await ctx.branch([number, *(5 + n % 280 for n in range(50))]) as branch:
+                    await branch.generate(max_tokens=4)
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(3, 7):
+                tasks.start_soon(small, number)
+            with anyio.fail_after(PATIENCE):
+                for _ in range(3):
+                    await until(lambda: large.offloaded)
+                    assert await large.logits() is not None
+            ended.set()
+
+
 BAD = [
     {"memory_bytes": -1}, {"memory_bytes": 1.5}, {"disk_bytes": "1"}, {"ttl": -1}, {"ttl": math.inf}, {"ttl": True},
     {"idle": math.nan}, {"idle": "soon"}, {"folder": 3}, {"folder": "a\0b"},
@@ -301,6 +392,13 @@ async def test_what_is_no_policy_is_refused(wrong: Any) -> None:
     with pytest.raises(kv.InvalidInput, match=r"kv\.Offload"):
         async with opened(offload=wrong):
             pass
+
+
+async def test_a_priority_beyond_all_floats_is_a_high_one() -> None:
+    async with opened() as ctx:
+        branch = await ctx.branch("Hello")
+        branch.priority = 10**400
+        assert 2**60 < branch.priority < math.inf
 
 
 @pytest.mark.parametrize("wrong", ["high", None, math.nan, True], ids=str)

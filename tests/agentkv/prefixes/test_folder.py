@@ -17,12 +17,13 @@ from filelock import FileLock
 
 import agentkv as kv
 from agentkv._chat.conversation import Conversation
-from agentkv._prefixes.folder import LEAST_TOKENS, PrefixFolder, StoredPrefix, make_folder
+from agentkv._prefixes.folder import LEAST_TOKENS, PrefixFolder, StoredPrefix
 from agentkv._prefixes.hashes import BLOCK, block_hashes
 from agentkv._prefixes.seen import MOST_HASHES, SeenPrefixes
 from agentkv._storage.layout import BranchImage, CellArray, LayerStates, ModelKey
 from agentkv._storage.rates import WorkRate
 from agentkv._storage.writer import append_cells, begin_file
+from agentkv._types.checks import make_private_folder
 
 KEY = ModelKey("model", "cpu", "fp16", "tokenizer")
 ARRAYS = [CellArray(TensorSpec("layers.0.k", "F16", (2, 4)), 0, 16)]
@@ -257,9 +258,9 @@ def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(kv.InvalidInput, match="prefix_cache is"):
-            make_folder(path)
-    make_folder(tmp_path / "a" / "b")
-    make_folder(tmp_path / "a" / "b")
+            make_private_folder(path, "prefix_cache")
+    make_private_folder(tmp_path / "a" / "b", "prefix_cache")
+    make_private_folder(tmp_path / "a" / "b", "prefix_cache")
 
 
 def test_what_was_seen_is_known_to_others(tmp_path: Path) -> None:

@@ -129,8 +129,7 @@ async def times_to_come_back(options: argparse.Namespace, folder: Path) -> None:
     for length in options.returns:
         took: dict[str, list[float]] = {}
         async with kv.Context.open(options.model, capacity=2 * length + 1024) as ctx:
-            branch = await ctx.branch("The numbers: " + " ".join(str(n) for n in range(length)))
-            await branch.rollback(length)
+            branch = await ctx.branch([300 + n * 7 % 900 for n in range(length)])
             await branch.logits()
             for _ in range(options.repeats):
                 for way, leave in (
@@ -141,10 +140,9 @@ async def times_to_come_back(options: argparse.Namespace, folder: Path) -> None:
                     if leave is not None:
                         await leave()
                     began = time.perf_counter()
-                    await branch.rollback(length - 1) if False else await branch.extend([5])
+                    await branch.extend([5])
                     took.setdefault(way, []).append(time.perf_counter() - began)
                     await branch.rollback(length)
-            began = time.perf_counter()
             tokens = branch.tokens
             await branch.close()
             await ctx.compact(retain=0)

@@ -196,6 +196,7 @@ class Offloader:
             least = 0  # lacks, whatever the claim says
             while True:
                 known = {record.state.id for record in self._registry.records}
+                moving = any(map(_is_moving, self._registry.records))  # before the look: they may be back behind it
                 givers = {record.state.id: record for record in self._givers(claim)}
                 between = {id for id, record in givers.items() if claim.waits and self._is_between_methods(record)}
                 look = await self._loop.call(partial(_look, claim, givers.keys() - between))
@@ -203,7 +204,7 @@ class Offloader:
                 freed = await self._free(claim, givers, look, lacks) if lacks > 0 else 0
                 claim.freed = freed > 0
                 if lacks > 0 and not freed:
-                    return self._may_come_free(claim, look, bool(between or look.live - known))
+                    return self._may_come_free(claim, look, moving or bool(between or look.live - known))
                 if lacks <= freed:
                     try:
                         await self._settle(claim)
@@ -214,9 +215,11 @@ class Offloader:
 
     def _may_come_free(self, claim: Claim, look: Look, about_to: bool) -> Literal[False] | None:
         """Returns None where cells may come free without the claim's doing, else False. `about_to`: some branches were
-        in use a moment ago, or are being made."""
+        in use a moment ago, are being made, or were on their way."""
         if not claim.waits:
             return False
+        if self._claims[0] is not claim:  # one that goes before it came meanwhile, and its branch gave up nothing
+            return None
         records = self._registry.records
         if look.running or any(map(_is_moving, records)):
             claim.stuck_since = None

@@ -275,6 +275,27 @@ async def test_many_agents_end_on_a_cache_that_fits_few() -> None:
     assert expected
 
 
+@pytest.mark.parametrize("capacity", [300, 400, 400, 400])
+async def test_turns_whose_tools_end_at_once_all_get_their_cells(capacity: int) -> None:
+    """Claims, reloads and extends of a dozen turns cross each other; none of them fails for what another is about to
+    do."""
+
+    @kv.tool
+    async def weather(city: str) -> dict[str, object]:
+        """Weather of a city now."""
+        await anyio.sleep(2 * SOON)
+        return {"temp": 3, "sky": "sunny"}
+
+    agent = kv.Agent("You are Nano, a desk agent.", tools=[weather])
+    async with opened(capacity) as ctx:
+
+        async def one() -> str:
+            async with await agent.trunk(ctx) as branch:
+                return (await agent.run(branch, "What is the weather in Tolvik?")).text
+
+        assert await kv.gather(*(one() for _ in range(12))) == ["It is 3 degrees and sunny in Tolvik."] * 12
+
+
 async def test_a_branch_at_the_last_position_raises_as_ever() -> None:
     async with opened(8192) as ctx:
         most = ctx.model_info.max_positions

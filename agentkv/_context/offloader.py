@@ -19,6 +19,7 @@ from .._engine.interface import CellEngine
 from .._storage.offload_stores import OffloadStores
 from .._types.errors import AgentKVError, ContextFull, SnapshotError
 from .._types.log import log
+from .overflow import free_cells
 
 if TYPE_CHECKING:
     from .._aio.background import BackgroundTasks
@@ -330,9 +331,8 @@ def _lacking(claim: Claim, engine: StepEngine) -> int:
     """Cells that the claim lacks, those of its branch that are offloaded included."""
     if claim.lacking is None:
         return 0 if claim.freed else 1
-    stats = engine.stats()
     away = 0 if claim.handle is None else engine.n_offloaded(claim.handle.id)
-    return max(claim.lacking(engine), away - (stats.capacity - stats.cells_used))
+    return max(claim.lacking(engine), away - free_cells(engine))
 
 
 def _is_moving(record: BranchRecord) -> bool:

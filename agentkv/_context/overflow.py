@@ -223,10 +223,11 @@ def _missing_cells(wanted: int, n_to_refill: int, free: int) -> int:
 
 
 def _lacking_cells(engine: StepEngine, branch: int, wanted: int) -> int:
-    return _missing_cells(wanted, engine.n_to_refill(branch), _free_cells(engine))
+    return _missing_cells(wanted, engine.n_to_refill(branch), free_cells(engine))
 
 
-def _free_cells(engine: StepEngine) -> int:
+def free_cells(engine: StepEngine) -> int:
+    """Number of cells of no branch, on the engine's thread; retained ones count."""
     stats = engine.stats()
     return stats.capacity - stats.cells_used
 
@@ -319,7 +320,7 @@ class OverflowHandler:
 
         def lacking(engine: StepEngine) -> int:
             lacks = _lacking_cells(engine, state.id, self._tokens)
-            return lacks if most is None else min(lacks, most - engine.cells_of([state.id]) - _free_cells(engine))
+            return lacks if most is None else min(lacks, most - engine.cells_of([state.id]) - free_cells(engine))
 
         return await offloader.find(self._branch._handle, lacking)
 

@@ -12,7 +12,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from .._engine.commands import Job, Worker, check_finished
 from .branch import new_branch
 from .handle import handle_of
-from .overflow import most_cells
+from .overflow import free_cells, most_cells
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,12 +52,12 @@ class PromptNeeds:
 
     def create(self, engine: StepEngine, tokens: Sequence[int], plan: PromptPlan | None) -> tuple[int, int]:
         """Makes the branch; returns its id and the number of tokens that it has already."""
-        free = _free_cells(engine)
+        free = free_cells(engine)
         if plan is not None:
             branch, reused = plan.create(engine)
         else:
             branch, reused = cast("PrefixEngine", engine).create_prompt(tokens, None, 0, self.take_stream(engine))
-        recalled = free - _free_cells(engine)  # retained cells, which count as free until then
+        recalled = free - free_cells(engine)  # retained cells, which count as free until then
         self._cells = len(tokens) - reused + recalled
         if self._most is not None:
             self._cells = min(self._cells, self._most)
@@ -65,12 +65,7 @@ class PromptNeeds:
 
     def lacking(self, engine: StepEngine) -> int:
         """Number of cells that lack at this moment, on the engine's thread."""
-        return self._cells - _free_cells(engine)
-
-
-def _free_cells(engine: StepEngine) -> int:
-    stats = engine.stats()
-    return stats.capacity - stats.cells_used
+        return self._cells - free_cells(engine)
 
 
 class PromptJob(Job[None]):
@@ -281,8 +276,7 @@ def lacking_for(tokens: Sequence[int]) -> Lacking:
     """Number of cells that lack for a new branch with these tokens."""
 
     def lacking(engine: StepEngine) -> int:
-        stats, reusable = engine.stats(), cast("PrefixEngine", engine).n_reusable(tokens)
-        return len(tokens) - reusable - (stats.capacity - stats.cells_used)
+        return len(tokens) - cast("PrefixEngine", engine).n_reusable(tokens) - free_cells(engine)
 
     return lacking
 

@@ -55,6 +55,9 @@ class PromptNeeds:
         free = free_cells(engine)
         if plan is not None:
             branch, reused = plan.create(engine)
+        elif self._stream is None:
+            branch, reused = engine.create(tokens)
+            self._stream = engine.rng_stream(branch)
         else:
             branch, reused = cast("PrefixEngine", engine).create_prompt(tokens, None, 0, self.take_stream(engine))
         recalled = free - free_cells(engine)  # retained cells, which count as free until then

@@ -104,8 +104,9 @@ class UnfinishedRun:
         """
         ask = approver_of(approve)
         taken = await self._taken_up(agent)
-        async with taken.branch:  # nobody else has it; its cells are for the next
-            return await resume_turn(agent, taken, deps, ask)
+        run = await resume_turn(agent, taken, deps, ask)
+        await taken.branch.close()  # nobody else has it; its cells are for the next
+        return run
 
     def stream(self, agent: Agent[Deps, Out], *, deps: Any = None, approve: Approve | None = None) -> AgentStream[Out]:
         """Goes on with the turn as `resume` does, and yields its events, as `Agent.stream` does."""

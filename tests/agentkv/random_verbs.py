@@ -210,7 +210,7 @@ class Verbs:
 
     async def adopt(self) -> None:
         id, other = self.pick(), self.pick()
-        with self.room(0, id, other), anyio.CancelScope(shield=True):  # else nobody could say whether it was done
+        with self.room(0, other), anyio.CancelScope(shield=True):  # else nobody could say whether it was done
             await self.branches[id].adopt(self.branches[other])
         self.asked.append(self.oracle.lines[id].tokens)
         self.oracle.lines[id] = self.oracle.lines[other].copy()

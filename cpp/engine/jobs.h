@@ -92,14 +92,21 @@ struct GenerateOptions {
 };
 
 inline constexpr std::tuple kGenerateFields{
-    Field{"max_tokens", &GenerateOptions::max_tokens},       Field{"stop", &GenerateOptions::stop},
-    Field{"sampling", &GenerateOptions::sampling},           Field{"seed", &GenerateOptions::seed},
-    Field{"ignore_eos", &GenerateOptions::ignore_eos},       Field{"emit", &GenerateOptions::emit},
-    Field{"emit_ahead", &GenerateOptions::emit_ahead},       Field{"top_logprobs", &GenerateOptions::top_logprobs},
+    Field{"max_tokens", &GenerateOptions::max_tokens},
+    Field{"stop", &GenerateOptions::stop},
+    Field{"sampling", &GenerateOptions::sampling},
+    Field{"seed", &GenerateOptions::seed},
+    Field{"ignore_eos", &GenerateOptions::ignore_eos},
+    Field{"emit", &GenerateOptions::emit},
+    Field{"emit_ahead", &GenerateOptions::emit_ahead},
+    Field{"top_logprobs", &GenerateOptions::top_logprobs},
     Field{"wait_for_room", &GenerateOptions::wait_for_room},
-    Field{"wait_for_cells_alone", &GenerateOptions::wait_for_cells_alone}, Field{"drafter", &GenerateOptions::drafter},
-    Field{"constraint", &GenerateOptions::constraint},       Field{"made", &GenerateOptions::made},
-    Field{"output_made", &GenerateOptions::output_made},     Field{"pauses", &GenerateOptions::pauses},
+    Field{"wait_for_cells_alone", &GenerateOptions::wait_for_cells_alone},
+    Field{"drafter", &GenerateOptions::drafter},
+    Field{"constraint", &GenerateOptions::constraint},
+    Field{"made", &GenerateOptions::made},
+    Field{"output_made", &GenerateOptions::output_made},
+    Field{"pauses", &GenerateOptions::pauses},
 };
 
 // Samples tokens until something ends it. Every token goes into the log; the last one is not in the cache.

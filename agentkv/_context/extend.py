@@ -121,11 +121,8 @@ class ExtendOperation:
         elif update.kept == length:
             await self._loop.run(ExtendJob(self._branch, self._state, update, self._check))
         else:
-            self._state.rewrites += 1  # its cells stay, though nothing runs on it
-            try:
+            with self._state.in_use():
                 await self._rewrite(conversation)
-            finally:
-                self._state.rewrites -= 1
         return Extended(update.kept, len(update.added), length - update.kept)
 
     def _check(self, engine: StepEngine) -> None:

@@ -46,7 +46,6 @@ class BranchRecord:
         priority: see `Branch.priority`.
         parked: whether it waits whenever nothing runs on it, though it is in no turn.
         view: its files, where it works in a workspace.
-        uses: number of methods that need its cells beside those of other branches: it keeps them meanwhile.
     """
 
     __slots__ = (
@@ -62,7 +61,6 @@ class BranchRecord:
         "priority",
         "reused",
         "state",
-        "uses",
         "view",
     )
 
@@ -80,7 +78,6 @@ class BranchRecord:
         self.priority = 0.0
         self.parked = False
         self.view: WorkspaceView | None = None
-        self.uses = 0
 
     def close(self) -> bool:
         """Marks it as closed; the caller closes the engine's branch. Returns False if it was closed before."""

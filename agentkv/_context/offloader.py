@@ -7,7 +7,7 @@ import math
 import time
 import weakref
 from bisect import insort
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeVar, cast
@@ -104,6 +104,22 @@ class Look(NamedTuple):
     live: set[int]
 
 
+class Survey(NamedTuple):
+    """The branches at one moment, as the event loop knows them.
+
+    Attributes:
+        known: ids of all.
+        givers: those that may give up cells, by id; those whose cells are partly offloaded included.
+        claiming: those with claims of their own.
+        about_to: whether some were in use a moment ago or are, or are on their way.
+    """
+
+    known: set[int]
+    givers: dict[int, BranchRecord]
+    claiming: set[BranchRecord | None]
+    about_to: bool
+
+
 class Offloader:
     """Finds cells in one Context, by the rules of `kv.Offload`.
 
@@ -196,16 +212,13 @@ class Offloader:
         async with self._serving:
             least = 0  # lacks, whatever the claim says
             while True:
-                known = {record.state.id for record in self._registry.records}
-                moving = any(map(_is_moving, self._registry.records))  # before the look: they may be back behind it
-                givers = {record.state.id: record for record in self._givers(claim)}
-                between = {id for id, record in givers.items() if claim.waits and self._is_between_methods(record)}
-                look = await self._loop.call(partial(_look, claim, givers.keys() - between))
+                survey = self._survey(claim)  # before the look: what moves may be back behind it
+                look = await self._loop.call(partial(_look, claim, survey.givers))
                 lacks = max(look.lacks, least)
-                freed = await self._free(claim, givers, look, lacks) if lacks > 0 else 0
+                freed = await self._free(claim, survey, look, lacks) if lacks > 0 else 0
                 claim.freed = freed > 0
                 if lacks > 0 and not freed:
-                    return self._may_come_free(claim, look, moving or bool(between or look.live - known))
+                    return self._may_come_free(claim, look, survey.about_to or bool(look.live - survey.known))
                 if lacks <= freed:
                     try:
                         await self._settle(claim)
@@ -215,8 +228,8 @@ class Offloader:
                         return True
 
     def _may_come_free(self, claim: Claim, look: Look, about_to: bool) -> Literal[False] | None:
-        """Returns None where cells may come free without the claim's doing, else False. `about_to`: some branches were
-        in use a moment ago, are being made, or were on their way."""
+        """Returns None where cells may come free without the claim's doing, else False. `about_to`: some branches are
+        in use or were a moment ago, are being made, or were on their way."""
         if not claim.waits:
             return False
         if self._claims[0] is not claim:  # one that goes before it came meanwhile, and its branch gave up nothing
@@ -225,8 +238,7 @@ class Offloader:
         if look.running or any(map(_is_moving, records)):
             claim.stuck_since = None
             return None
-        kept = any(record.uses for record in records)
-        if not (about_to or kept or look.paused or any(each.cells for each in look.resting)):
+        if not (about_to or look.paused or any(each.cells for each in look.resting)):
             return False
         now = time.monotonic()
         claim.stuck_since = now if claim.stuck_since is None else claim.stuck_since
@@ -237,11 +249,11 @@ class Offloader:
             await self._bring_back(claim.handle)
             claim.handle.state.touch()
 
-    async def _free(self, claim: Claim, givers: Mapping[int, BranchRecord], look: Look, lacks: int) -> int:
+    async def _free(self, claim: Claim, survey: Survey, look: Look, lacks: int) -> int:
         """Has one branch give up its cells, or branches that share some; returns how many came free."""
         spared = None if claim.record is None else claim.record.state.offloaded
-        own = [each for each in look.resting if each.cells]
-        for each in sorted(own, key=lambda each: self._order(givers[each.id], each.cells)):
+        givers, own = survey.givers, [each for each in look.resting if each.cells]
+        for each in sorted(own, key=lambda each: self._order(givers[each.id], each.cells, survey.claiming)):
             if freed := await self._offload([givers[each.id]], each.cells, spared):
                 return freed
         resting = {each.id for each in look.resting}
@@ -250,36 +262,37 @@ class Offloader:
                 return freed
         return 0
 
-    def _givers(self, claim: Claim) -> list[BranchRecord]:
-        """Branches that may give up cells, those whose cells are partly offloaded included."""
+    def _survey(self, claim: Claim) -> Survey:
+        now, records = time.monotonic(), list(self._registry.records)
+        claiming = {other.record for other in self._claims}
         behind = {other.record for other in self._claims if other.place > claim.place}
-        ahead = {other.record for other in self._claims if other.place <= claim.place} | {claim.record}
-        return [
-            record
-            for record in self._registry.records
-            if record not in ahead and not self._stays(record) and (record in behind or self._waits(record))
-        ]
+        ahead = claiming - behind | {claim.record}
+        givers, about_to = {}, False
+        for record in records:
+            about_to = about_to or _is_moving(record) or record.state.is_in_use
+            if record in ahead or self._stays(record) or not (record in behind or self._waits(record)):
+                continue
+            if claim.waits and record not in claiming and now - record.state.used_at < MOMENT_S:
+                about_to = True  # it is between two methods
+            else:
+                givers[record.state.id] = record
+        return Survey({record.state.id for record in records}, givers, claiming, about_to)
 
     @staticmethod
     def _stays(record: BranchRecord) -> bool:
-        in_use = record.uses > 0 or record.state.rewrites > 0 or _is_moving(record)
-        return record.closed or record.priority == math.inf or in_use
+        return record.closed or record.priority == math.inf or record.state.is_in_use or _is_moving(record)
 
     def _waits(self, record: BranchRecord) -> bool:
         if record.parked or record.state.lease is not None:
             return True
         return self._policy.idle is not None and time.monotonic() - record.state.used_at >= self._policy.idle
 
-    def _claims_cells(self, record: BranchRecord) -> bool:
-        return any(claim.record is record for claim in self._claims)
-
-    def _is_between_methods(self, record: BranchRecord) -> bool:
-        return not self._claims_cells(record) and time.monotonic() - record.state.used_at < MOMENT_S
-
-    def _order(self, record: BranchRecord, cells: int) -> tuple[float, bool, float]:
+    def _order(
+        self, record: BranchRecord, cells: int, claiming: Collection[BranchRecord | None]
+    ) -> tuple[float, bool, float]:
         """Smallest first: low priority, no claim of its own, and much waiting for each second that a cell costs."""
         waited = time.monotonic() - record.state.used_at
-        return record.priority, self._claims_cells(record), -waited * cells / self._stores.seconds_back(cells)
+        return record.priority, record in claiming, -waited * cells / self._stores.seconds_back(cells)
 
     async def _offload(self, records: list[BranchRecord], cells: int, spared: Reloadable | None) -> int:
         states = [record.state for record in records]

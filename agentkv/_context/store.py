@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,15 +50,12 @@ async def save_branches(
 async def _all_here(handles: Sequence[BranchHandle]) -> AsyncIterator[None]:
     """Reloads offloaded cells of all, none of which gives up its own during the block. Raises ContextFull where they do
     not fit together."""
-    for handle in handles:
-        handle.record.uses += 1
-    try:
+    with ExitStack() as kept:
+        for handle in handles:
+            kept.enter_context(handle.state.in_use())
         for handle in handles:
             await handle.reload()
         yield
-    finally:
-        for handle in handles:
-            handle.record.uses -= 1
 
 
 async def load_branches(

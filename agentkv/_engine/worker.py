@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -57,7 +58,8 @@ class StepHistory:
 
     def records(self, last: int = MAX_STEPS) -> list[StepRecord]:
         """The last so many steps, oldest first."""
-        return [StepRecord(*row) for row in list(self._rows.copy())[-last:]]
+        rows = islice(reversed(self._rows.copy()), last)
+        return [StepRecord(*row) for row in rows][::-1]
 
 
 def _feed(streamed: dict[StreamJob[Any], list[Emitted]]) -> None:

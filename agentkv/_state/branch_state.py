@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from .._chat.conversation import Conversation
@@ -72,6 +73,7 @@ class BranchState:
 
     __slots__ = (
         "_observers",
+        "_uses",
         "conversation",
         "id",
         "lease",
@@ -81,7 +83,6 @@ class BranchState:
         "offloaded",
         "pending_conversation",
         "revision",
-        "rewrites",
         "tip",
         "tokens",
         "used_at",
@@ -99,12 +100,26 @@ class BranchState:
         self.lease: Lease | None = None
         self.offloaded: Reloadable | None = None  # cells that wait outside of the cache
         self.making_room = False  # a policy makes room for the branch
-        self.rewrites = 0  # of its history that are computed on a draft, which it adopts then
+        self._uses = 0  # blocks of `in_use`
         self.marks: dict[str, Mark] = {}  # valid named marks
         self.used_at = 0.0  # when a method on it ended last, by `time.monotonic`
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether something needs its cells, though no job runs on it."""
+        return self._uses > 0
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Block that needs its cells, beside those of other branches, say: it gives none up meanwhile."""
+        self._uses += 1
+        try:
+            yield
+        finally:
+            self._uses -= 1
 
     def touch(self) -> None:
         """Notes that the branch is in use at this moment."""

@@ -46,6 +46,7 @@ class OffloadStores:
         self._kept: dict[OffloadedCells, tuple[Way, float]] = {}  # from where they come back, and since when
         self._times = ReturnTimes()
         self._cell_bytes = 0
+        self._learned = 0.0  # when the last step began that said what computing costs
         self._expires = False  # whether a task looks after `ttl`
         self._told = False  # that cells cannot be written
 
@@ -113,8 +114,9 @@ class OffloadStores:
         """The fastest way back that there is room for, which is made. `has_more`: what is offloaded of the branches
         already would be lost with these cells."""
         for step in self._loop.last_steps(_STEPS_LOOKED_AT):
-            if step.prefill_rows >= _LEAST_ROWS:
+            if step.prefill_rows >= _LEAST_ROWS and step.began > self._learned:
                 self._times.add("prefill", step.prefill_rows, step.seconds)
+                self._learned = step.began
         size = cells * self._cell_bytes
         if (has_more or self._times.pays("memory", cells)) and await self._make_room("memory", size, spared):
             return "memory", InMemory

@@ -19,8 +19,7 @@ call = kv.testing.call
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("AGENTKV_HOME", str(tmp_path / "home"))
+def project(tmp_path: Path, user_home: Path) -> Path:
     project = tmp_path / "project"
     project.mkdir()
     (project / "a.txt").write_text("one\n")
@@ -167,7 +166,7 @@ async def test_so_does_leaving_the_context(folder: Path, project: Path, tmp_path
         assert branch.workspace is not None
         path = branch.workspace.path
     assert not path.exists()
-    await until(lambda: not list((tmp_path / "home" / "workspaces").iterdir()))
+    await until(lambda: not list((tmp_path / "agentkv" / "workspaces").iterdir()))
 
 
 async def test_a_branch_that_does_not_come_to_be_leaves_no_files(
@@ -176,7 +175,7 @@ async def test_a_branch_that_does_not_come_to_be_leaves_no_files(
     workspace = kv.Workspace(project)
     with pytest.raises(kv.ContextFull):
         await ctx.branch([1] * 600, workspace=workspace)
-    await until(lambda: not list((tmp_path / "home" / "workspaces").iterdir()))
+    await until(lambda: not list((tmp_path / "agentkv" / "workspaces").iterdir()))
     trunk = await ctx.branch([1, 2], workspace=workspace)
     with pytest.raises(kv.TooManyBranches):
         await trunk.fork(5000)

@@ -6,21 +6,15 @@ tools are idempotent, so that what is made again does no more.
 
 from __future__ import annotations
 
-import json
-import os
 import random
 import re
-import sys
-import traceback
 from pathlib import Path
 from typing import Any
-
-import anyio
 
 import agentkv as kv
 from agentkv.testing.replies import Reply
 
-from .killed_process import Counter, count_commits
+from .talks import Counter, serve
 
 TURNS = 2
 NAMES = ("a", "b", "sub/c", "sub/d")
@@ -109,26 +103,5 @@ async def talk(folder: Path, seed: int, counter: Counter) -> None:
         (folder / "done").touch()
 
 
-def serve() -> None:
-    """Forks such a process for each line "[FOLDER, SEED, POINT]" of its input, and says its status."""
-    for line in sys.stdin:
-        folder, seed, at = json.loads(line)
-        child = os.fork()
-        if child == 0:
-            counter = Counter(at)
-            count_commits(counter)
-            status = 1
-            try:
-                anyio.run(talk, Path(folder), seed, counter)
-                status = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                sys.stderr.flush()
-                os._exit(status)
-        _, status = os.waitpid(child, 0)
-        os.write(1, f"{os.waitstatus_to_exitcode(status)}\n".encode())
-
-
 if __name__ == "__main__":
-    serve()
+    serve(talk)

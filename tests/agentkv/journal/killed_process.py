@@ -7,12 +7,8 @@ they do to a ledger, one line for each time that they run.
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
-import signal
-import sys
-import traceback
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
@@ -20,8 +16,9 @@ from typing import Any
 import anyio
 
 import agentkv as kv
-from agentkv.journal.writer import JournalWriter
 from agentkv.testing.replies import Reply
+
+from .talks import Counter, serve
 
 TURNS = 3
 TOOLS = ("pay", "look", "boss", "helper")
@@ -53,18 +50,6 @@ def reply(seed: int, text: str) -> Reply:
                 for name, what in calls
             ]
     return f"answer {number}"
-
-
-class Counter:
-    """Kills the process at the n-th point that it passes; 0 for never."""
-
-    def __init__(self, at: int) -> None:
-        self._left = at
-
-    def point(self) -> None:
-        self._left -= 1
-        if self._left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def agent_of(ledger: Path, counter: Counter) -> kv.Agent[None, str]:
@@ -131,40 +116,5 @@ async def talk(folder: Path, seed: int, counter: Counter) -> None:
         (folder / "told").rename(folder / "done")
 
 
-def count_commits(counter: Counter) -> None:
-    """Makes each commit of the journal two points: before it, and once it is made."""
-    commit = JournalWriter._commit
-
-    def counted(self: JournalWriter, *given: Any) -> None:
-        counter.point()
-        commit(self, *given)
-        counter.point()
-
-    JournalWriter._commit = counted  # type: ignore[method-assign]
-
-
-def serve() -> None:
-    """Forks such a process for each line "FOLDER SEED POINT" of its input, and says its number, and then its status:
-    they start in a moment that way."""
-    for line in sys.stdin:
-        folder, seed, at = json.loads(line)
-        child = os.fork()
-        if child == 0:
-            counter = Counter(at)
-            count_commits(counter)
-            status = 1
-            try:
-                anyio.run(talk, Path(folder), seed, counter)
-                status = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                sys.stderr.flush()
-                os._exit(status)
-        os.write(1, f"{child}\n".encode())
-        _, status = os.waitpid(child, 0)
-        os.write(1, f"{os.waitstatus_to_exitcode(status)}\n".encode())
-
-
 if __name__ == "__main__":
-    serve()
+    serve(talk)

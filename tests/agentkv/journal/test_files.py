@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
 import signal
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,14 +21,14 @@ from tests.waiting import until
 
 from .crashes import copied, left_by, only_left, opened
 from .files_process import change, wanted
+from .talks import Talker
 
 pytestmark = pytest.mark.anyio
 call = kv.testing.call
 
 
 @pytest.fixture(autouse=True)
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("AGENTKV_HOME", str(tmp_path / "home"))
+def project(tmp_path: Path, user_home: Path) -> Path:
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / "a").write_text("begin;")
     return tmp_path / "project"
@@ -245,56 +242,37 @@ async def test_what_a_helper_did_is_there_after_a_crash(
         assert files_of(await journal.branch(ctx, "talk")) == {"a": "begin;", "b": "mine"}
 
 
-class Server:
-    """A process that forks others to be killed."""
-
-    def __init__(self) -> None:
-        command = [sys.executable, "-m", "tests.agentkv.journal.files_process"]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-
-    def run(self, folder: Path, seed: int, at: int = 0) -> int:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{json.dumps([str(folder), seed, at])}\n".encode())
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
-
-    def stop(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-
 @pytest.fixture
-def server(project: Path) -> Iterator[Server]:
-    server = Server()
+def talker(project: Path) -> Iterator[Talker]:
+    talker = Talker("tests.agentkv.journal.files_process")
     try:
-        yield server
+        yield talker
     finally:
-        server.stop()
+        talker.stop()
 
 
-def killed(server: Server, folder: Path, seed: int) -> int:
+def killed(talker: Talker, folder: Path, seed: int) -> int:
     """Kills the turns of a seed at random points until they come to their end, which is that of undisturbed ones.
     Returns how often."""
     draw, kills = random.Random(seed), 0
     (folder / "project").mkdir(parents=True)
     (folder / "project" / "a").write_text("begin;")
-    while status := server.run(folder, seed, draw.randrange(1, 50) if kills < 3 else 0):
+    while status := talker.run(folder, seed, draw.randrange(1, 50) if kills < 3 else 0):
         assert status == -signal.SIGKILL
         kills += 1
     assert files_in(folder / "project") == wanted(seed)
     return kills
 
 
-def test_killed_processes_lose_no_change_to_a_file(server: Server, tmp_path: Path) -> None:
-    assert sum(killed(server, tmp_path / str(seed), seed) for seed in range(12)) >= 12
+def test_killed_processes_lose_no_change_to_a_file(talker: Talker, tmp_path: Path) -> None:
+    assert sum(killed(talker, tmp_path / str(seed), seed) for seed in range(12)) >= 12
 
 
 @pytest.mark.soak
 def test_so_they_do_for_long(
-    server: Server, tmp_path: Path, soak_count: int, capsys: pytest.CaptureFixture[str]
+    talker: Talker, tmp_path: Path, soak_count: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = int(os.environ.get("AGENTKV_SEED", "1000"))
-    kills = [killed(server, tmp_path / str(seed), seed) for seed in range(first, first + soak_count // 20)]
+    kills = [killed(talker, tmp_path / str(seed), seed) for seed in range(first, first + soak_count // 20)]
     with capsys.disabled():
         print(f"\n{len(kills)} talks, {sum(kills)} kills")

@@ -7,8 +7,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -20,8 +18,8 @@ from typing import Any
 import pytest
 
 from .killed_process import TURNS
+from .talks import Talker
 
-ROOT = Path(__file__).resolve().parents[3]
 ONCE = ("pay", "boss")  # may not run twice
 UNKNOWN = "whether it was carried out is not known"
 
@@ -38,44 +36,9 @@ class Seen:
     whole: int = field(default=0)  # that had the tokens of the undisturbed one
 
 
-class Talker:
-    """The process that forks processes which take turns."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.agentkv.journal.killed_process"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd=ROOT,
-            bufsize=0,
-        )
-
-    def begin(self, folder: Path, seed: int, at: int = 0) -> int:
-        """Begins a process that is killed at its point `at`; returns its number."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps([str(folder), seed, at]).encode() + b"\n")
-        return self._line()
-
-    def end(self) -> int:
-        """Waits for its end; returns its status."""
-        return self._line()
-
-    def run(self, folder: Path, seed: int, at: int = 0) -> int:
-        self.begin(folder, seed, at)
-        return self.end()
-
-    def stop(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-    def _line(self) -> int:
-        assert self._process.stdout is not None
-        return int(self._process.stdout.readline())
-
-
 @pytest.fixture(scope="module")
 def talker() -> Iterator[Talker]:
-    talker = Talker()
+    talker = Talker("tests.agentkv.journal.killed_process")
     try:
         yield talker
     finally:

@@ -15,8 +15,7 @@ call = kv.testing.call
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("AGENTKV_HOME", str(tmp_path / "home"))
+def project(tmp_path: Path, user_home: Path) -> Path:
     project = tmp_path / "project"
     (project / "sub").mkdir(parents=True)
     (project / "a.txt").write_text("".join(f"line {number}\n" for number in range(1, 11)))

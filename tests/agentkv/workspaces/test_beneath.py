@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "secret.txt").write_text(SECRET)
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "inner.txt").write_text(SECRET)
-    folder = tmp_path / "work"
+    folder = tmp_path / "project"
     (folder / "sub").mkdir(parents=True)
     (folder / "plain.txt").write_text("plain\n")
     (folder / "sub" / "deep.txt").write_text("deep\n")
@@ -58,14 +58,14 @@ ESCAPES = (
     "folder_out/inner.txt",
     "folder_absolute/inner.txt",
     "up/secret.txt",
-    "up/work/plain.txt",
+    "up/project/plain.txt",
     "chain",
     "sub/out",
     "folder_inside/../../secret.txt",
     "folder_inside/out",
     "proc/etc/passwd",
     "..",
-    "../work/plain.txt",
+    "../project/plain.txt",
 )
 OPERATIONS: dict[str, Callable[[Path, str], object]] = {
     "read": files.read_text,
@@ -82,7 +82,7 @@ def test_no_path_leads_out(folder: Path, operation: str, path: str) -> None:
     with pytest.raises(kv.OutsideWorkspace, match="leads out"):
         OPERATIONS[operation](folder, path)
     assert (folder.parent / "secret.txt").read_text() == SECRET
-    assert sorted(os.listdir(folder.parent)) == ["secret.txt", "secrets", "work"]
+    assert sorted(os.listdir(folder.parent)) == ["project", "secret.txt", "secrets"]
 
 
 ODD = {

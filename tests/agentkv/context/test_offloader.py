@@ -455,7 +455,7 @@ async def test_a_branch_whose_history_is_rewritten_keeps_its_cells(monkeypatch: 
 
         async def run_and_fill(loop: StepLoop, command: Any) -> Any:
             result = await run(loop, command)
-            if record.state.rewrites and not tried:  # the draft is computed, and not adopted yet
+            if record.state.is_in_use and not tried:  # the draft is computed, and not adopted yet
                 tried.append(True)
                 with pytest.raises(kv.ContextFull):
                     await fill(ctx)

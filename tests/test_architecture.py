@@ -30,6 +30,11 @@ ALLOWED = {
     "bindings": {"core", "cpu", "mlx", "engine", "spec", "executorch"},
 }
 HEAVY = {"torch", "transformers", "torchao", "executorch"}
+TOP = {
+    *(".ci", ".clang-format", ".github", ".gitignore", "ARCHITECTURE.md", "CHANGELOG.md", "CMakeLists.txt"),
+    *("CONTRIBUTING.md", "LICENSE", "Makefile", "README.md", "agentkv", "agentkv_command", "cmake", "cpp", "docs"),
+    *("examples", "mkdocs.yml", "pyproject.toml", "runtime", "tests"),
+}
 # The parts of the runtime that may use torch: export, what it reads, the torch backend, and what they share.
 HEAVY_PARTS = {"export", "sources", "torch_backend", "hf"}
 # What each of those may import of the others.
@@ -165,3 +170,10 @@ def test_imports_go_in_no_circle(files: list[Path], root: Path) -> None:
     modules = {name(path): path for path in files if path.name != "__init__.py"}
     graph = {module: loaded_with(path, root) & modules.keys() - {module} for module, path in modules.items()}
     assert len(list(graphlib.TopologicalSorter(graph).static_order())) == len(modules)  # CycleError names a circle
+
+
+def test_nothing_that_a_run_leaves_lies_at_the_top() -> None:
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    if tracked.returncode:
+        pytest.skip("not a git checkout")
+    assert {path.split("/")[0] for path in tracked.stdout.split("\0") if path} <= TOP

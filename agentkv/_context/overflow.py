@@ -273,7 +273,7 @@ class OverflowHandler:
     def __init__(self, branch: Branch, tokens: int) -> None:
         self._branch = branch
         self._tokens = tokens
-        self._tries = 0  # number of times that nothing was lacking, and the method was tried again
+        self._tried = (-1, 0)  # tokens, and how often with these nothing was lacking, and the method was tried again
         self._last_usage = (-1, -1)  # tokens, and those that need cells, when room was made last
         self._futile_rounds = 0  # number of times that others took the room made since
 
@@ -288,8 +288,9 @@ class OverflowHandler:
         itself = branch._handle.record.branch
         room = Room((itself and itself()) or branch, usage, self._tokens)
         if not (room.cells or room.positions):
-            self._tries += 1  # others may take the cells each time
-            return self._tries < MOST_FUTILE_ROUNDS
+            length, tries = self._tried
+            self._tried = usage.length, tries + 1 if usage.length == length else 1  # others may take the cells
+            return self._tried[1] < MOST_FUTILE_ROUNDS
         if room.cells and await self._find_cells(room):
             return True
         if not branch._handle.makes_room:

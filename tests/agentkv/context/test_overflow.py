@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 import agentkv as kv
+from agentkv._context.overflow import MOST_FUTILE_ROUNDS, OverflowHandler
 from agentkv.overflow import DropOldest, Overflow, Room, Stop, Summarize
 from tests.conftest import FolderFactory
 from tests.waiting import PATIENCE, until
@@ -37,6 +38,15 @@ def of_300_positions(with_manifest: FolderFactory) -> Path:
 def endless(ctx: kv.Context) -> kv.Sampling:
     """Greedy, and without an end."""
     return kv.Sampling(logit_bias=dict.fromkeys(ctx.tokenizer.eos_ids, -100.0))
+
+
+async def test_cells_that_others_take_each_time_are_tried_for_anew_after_each_token() -> None:
+    async with small_nano() as ctx, await ctx.branch(PROMPT) as branch:
+        room = OverflowHandler(branch, 1)
+        for token in (5, 6, 7):
+            assert all([await room.make() for _ in range(MOST_FUTILE_ROUNDS - 1)])
+            await branch.extend([token])
+        assert False in [await room.make() for _ in range(MOST_FUTILE_ROUNDS)]
 
 
 class Noting:

@@ -256,7 +256,6 @@ void BranchTable::offload(Branch& branch, std::vector<Piece> rows) {
     branch.quantized_to = std::min(branch.quantized_to, branch.n_cached);
     branch.discarded_to = std::min(branch.discarded_to, branch.n_cached);
   }
-  branch.made = {};
   branch.aside.push_back(std::move(rows));
 }
 

@@ -278,6 +278,16 @@ void an_extend_is_taken_back_unless_its_branch_went_on() {
   rig.engine.rollback(branch, 7);
   rig.engine.undo(forgotten);
   CHECK_EQ(rig.log(branch).size(), std::size_t{7});
+  rig.engine.rollback(branch, 6);
+  const JobId away = extend();
+  const auto pin = rig.engine.pinned().take_unshared(branch);
+  rig.engine.offload(branch, pin.id);  // that moves cells, not history
+  CHECK(rig.engine.undo(away));
+  CHECK(rig.log(branch) == prompt_tokens(6));
+  rig.engine.reload(branch, pin.id);
+  rig.engine.pinned().unpin(pin.id);
+  check_goes_on(rig, branch, prompt_tokens(6));
+  rig.engine.rollback(branch, 6);
   const JobId busy = extend();
   rig.engine.generate(branch, {.max_tokens = 3});
   rig.engine.undo(busy);

@@ -318,6 +318,17 @@ async def test_a_folder_that_cannot_be_made_is_refused_at_once(tmp_path: Path, p
             pass
 
 
+async def test_a_stream_that_is_left_keeps_what_was_read_though_its_cells_are_away() -> None:
+    async with opened(offload=kv.Offload(idle=0)) as ctx:
+        branch = await ctx.branch(PROMPT)
+        async with branch.stream(max_tokens=8) as stream:
+            read = [(await anext(stream)).id]
+            await until(lambda: not handle_of(branch).state.is_in_use)
+            await ctx.branch(OTHER)
+            assert ctx.stats.offloads
+        assert branch.tokens == PROMPT + read
+
+
 async def _saved(ctx: kv.Context, a: kv.Branch, b: kv.Branch, folder: Path) -> None:
     await ctx.save(folder / "both", {"a": a, "b": b})
 

@@ -33,6 +33,19 @@ def test_over_the_native_bookkeeping(tiny_hf_folder: FolderFactory, kind: str) -
     assert session.kv_bytes == 2 * 2 * 2 * 128 * 16 * 4  # layers, K and V, heads, cells, head_dim, float32
 
 
+@pytest.mark.parametrize(("kv_dtype", "bound"), [("fp32", 1e-4), ("fp16", 5e-3), ("bf16", 5e-2), ("int8", 1e-2)])
+@pytest.mark.parametrize("kind", ["llama", "gemma2", "gpt_oss"])
+def test_on_a_gpu_floats_stay_as_wide_as_the_cache_has_them(
+    tiny_hf_folder: FolderFactory, kind: str, kv_dtype: str, bound: float
+) -> None:
+    """The same arithmetic on the CPU."""
+    folder = tiny_hf_folder(kind)
+    narrow, wide = (open_torch_session(folder, capacity=40, kv_dtype=kv_dtype) for _ in range(2))
+    narrow.layer._widens = False
+    rows = [Driver(session, session.cache).feed(0, [5, 6, 7, 8]) for session in (narrow, wide)]
+    np.testing.assert_allclose(rows[0], rows[1], atol=bound)
+
+
 def test_it_is_a_program_with_a_cache(tiny_hf_folder: FolderFactory) -> None:
     session = open_torch_session(tiny_hf_folder("llama"), capacity=40, max_tokens=8, max_logits=4)
     assert isinstance(session, _core.ModelRunner)

@@ -25,6 +25,11 @@ class Scoring:
     slopes: torch.Tensor | None = None
     """Slope per head, `[Hq]`; a score gains slope * (seen position - row's position) (ALiBi, Press et al. 2021)."""
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether weights are the softmax of visible, scaled products, and nothing else."""
+        return not self.cap and self.sink_scores is None and self.slopes is None
+
     def visible(self, position: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
         """Mask, bool `[T, N]`: whether rows at `position` `[T]` may see keys at `seen` `[N]`."""
         rows = position[:, None]

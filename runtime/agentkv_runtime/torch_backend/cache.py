@@ -13,6 +13,7 @@ from operator import index
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 
 from agentkv_runtime._core import CacheFull, Cells, InvalidRange, InvalidTensor, StepPlan
 from agentkv_runtime.backends import BACKENDS, keys_and_values
@@ -86,6 +87,7 @@ class TorchCache:
         self.sight = (window, sinks)
         self.min_chunk = max(1, min(min_chunk, capacity))
         self.device = torch.device(device)
+        self._widens = self.device.type == "cpu"  # floats to float32, as halves are slow there
         self._pools: list[tuple[Pool, ...] | None] = [None] * n_layers  # keys, and values unless they are in keys
         self._step: _Step | None = None
 
@@ -122,8 +124,9 @@ class TorchCache:
         """Writes k `[1, Hkv, T, D]` and v `[1, Hkv, T, Dv]`; attends with q `[1, Hq, T, D]`, giving `[1, Hq, T, Dv]`.
 
         A row sees the cells of its sequence at positions <= its own, as far back as `scoring` says, and the first
-        `sinks` beyond its window; the cache's own window applies where it is narrower. Scores and sums are float32
-        for every kv_dtype. Raises InvalidTensor for shapes that do not fit.
+        `sinks` beyond its window; the cache's own window applies where it is narrower. All rows attend over the pool
+        at once. On the CPU scores and sums are float32 for every kv_dtype; elsewhere torch's kernels take floats in the
+        pool's dtype, without a copy. Raises InvalidTensor for shapes that do not fit.
         """
         step = self._step or _Step(self.planner.plan(position.tolist()), self.device)
         kv_heads, rows, dim = k.shape[1:]
@@ -136,17 +139,24 @@ class TorchCache:
         pools = self._write(layer_id, written, step) if writes else self._pools[layer_id]
         if pools is None:
             raise InvalidTensor(f"layer {layer_id} attends to what no layer wrote")
-        keys, values = pools[0].read(step.read_len), pools[-1].read(step.read_len)
-        queries = self.key_rows.turn(q[0].float()).reshape(kv_heads, group * rows, dim)
-        products = (queries @ keys.transpose(-1, -2)).reshape(q.shape[1], rows, -1)
         window = scoring.window
         if self.sight[0] > 0 and not 0 < window <= self.sight[0]:
             window, sinks = self.sight
-        weights = scoring.weights(
-            products, position.to(self.device), step.seen, step.mask(window, sinks, scoring.chunk)
-        ).reshape(kv_heads, group * rows, -1)
-        sums = self.value_rows.turn_back(weights @ values[..., : v.shape[3]])
-        return sums.reshape(1, q.shape[1], rows, -1).to(q.dtype)
+        mask = step.mask(window, sinks, scoring.chunk)
+        widens = self._widens or not scoring.is_plain
+        queries = self.key_rows.turn(q[0].to(torch.float32 if widens else pools[0].dtype))
+        keys, values = pools[0].read(step.read_len, queries.dtype), pools[-1].read(step.read_len, queries.dtype)
+        values = values[..., : v.shape[3]]
+        if scoring.is_plain:
+            sums = scaled_dot_product_attention(
+                queries[None], keys[None], values[None], attn_mask=mask, scale=scoring.scale, enable_gqa=True
+            )[0]
+        else:
+            queries = queries.reshape(kv_heads, group * rows, dim)
+            products = (queries @ keys.transpose(-1, -2)).reshape(q.shape[1], rows, -1)
+            weights = scoring.weights(products, position.to(self.device), step.seen, mask)
+            sums = weights.reshape(kv_heads, group * rows, -1) @ values
+        return self.value_rows.turn_back(sums).reshape(1, q.shape[1], rows, -1).to(q.dtype)
 
     def convolve(
         self,
@@ -283,8 +293,7 @@ class TorchCache:
         for pools in self._written():
             for pool in pools:
                 self._reserve(pool, max(cells) + 1)
-                # As in a forward: values that are not finite would reach rows that do not see them.
-                pool.restore(cells, bytes[:, at : at + pool.cell_bytes], finite=pool is pools[-1])
+                pool.restore(cells, bytes[:, at : at + pool.cell_bytes])
                 at += pool.cell_bytes
 
     def _written(self) -> list[tuple[Pool, ...]]:
@@ -308,7 +317,7 @@ class TorchCache:
         held = self._pools[layer_id]
         if len(written) == 1 and isinstance(kept or self.key_rows, CodeRows):
             raise InvalidTensor(f"layer {layer_id} has its values in its keys, which are not kept as codes")
-        rows = (*written[:-1], written[-1].where(written[-1].isfinite(), 0))
+        rows = [each.where(each.isfinite(), 0) for each in written]  # else rows that do not see them would be NaN
         formats = (self.key_rows, self.value_rows) if kept is None else (kept, kept)
         pools = held or tuple(
             Pool(as_kept, each.shape[1], each.shape[3], self.device)
@@ -322,7 +331,6 @@ class TorchCache:
         for pool in pools:
             self._reserve(pool, step.cells_needed)
         self._pools[layer_id] = pools
-        # What is not finite would reach rows that do not see it, as 0 times it, and outlive its sequence: values above.
         for pool, new in zip(pools, rows, strict=True):
             pool.write(step.write_cells, new)
         return pools

@@ -58,9 +58,14 @@ class Pool:
         for plane, new in zip(self._planes, self.rows.encode(rows), strict=True):
             plane.index_copy_(2, cells, new)
 
-    def read(self, end: int) -> torch.Tensor:
-        """The first `end` cells decoded, float32 `[n_heads, end, dim]`, in the basis of `rows`."""
-        return self.rows.decode(tuple(plane[0, :, :end] for plane in self._planes), self.dim)
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of its numbers; float32 for codes, which are decoded to it."""
+        return self._planes[0].dtype if len(self._planes) == 1 else torch.float32
+
+    def read(self, end: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """The first `end` cells decoded, `[n_heads, end, dim]`, in the basis of `rows`; no copy in its own dtype."""
+        return self.rows.decode(tuple(plane[0, :, :end] for plane in self._planes), self.dim, dtype)
 
     def move(self, src: Sequence[int], dst: Sequence[int]) -> None:
         """Copies cell src[i] to dst[i] for all i at once."""
@@ -75,15 +80,15 @@ class Pool:
             parts.append(rows.view(torch.uint8).numpy())
         return np.concatenate(parts, axis=1)
 
-    def restore(self, cells: Sequence[int], bytes: npt.NDArray[np.uint8], finite: bool) -> None:
-        """Writes `bytes` of `read_bytes` into these cells; with `finite`, floats that are not finite become 0."""
+    def restore(self, cells: Sequence[int], bytes: npt.NDArray[np.uint8]) -> None:
+        """Writes `bytes` of `read_bytes` into these cells; as in a forward, numbers that are not finite become 0."""
         at = 0
         for plane in self._planes:
             width = plane.shape[1] * plane.shape[3] * plane.element_size()
             part = torch.from_numpy(np.ascontiguousarray(bytes[:, at : at + width])).view(plane.dtype)
             at += width
             rows = part.reshape(len(cells), plane.shape[1], plane.shape[3]).transpose(0, 1)
-            if finite and plane.is_floating_point():
+            if plane.is_floating_point():
                 rows = rows.where(rows.isfinite(), 0)
             plane[0, :, list(cells)] = rows.to(self.device)
 

@@ -44,15 +44,15 @@ class Rows(ABC):
         """Encodes rows `[..., dim]` into planes `[..., width]`."""
 
     @abstractmethod
-    def decode(self, planes: tuple[torch.Tensor, ...], dim: int) -> torch.Tensor:
-        """Decodes rows to float32 `[..., dim]`, in the basis of `turn`."""
+    def decode(self, planes: tuple[torch.Tensor, ...], dim: int, dtype: torch.dtype) -> torch.Tensor:
+        """Decodes rows `[..., dim]`, in the basis of `turn`."""
 
     def turn(self, rows: torch.Tensor) -> torch.Tensor:
-        """Transforms float32 queries `[..., dim]` into the basis of the rows."""
+        """Transforms queries `[..., dim]` into the basis of the rows."""
         return rows
 
     def turn_back(self, rows: torch.Tensor) -> torch.Tensor:
-        """Transforms float32 sums of values `[..., dim]` back into the model's basis."""
+        """Transforms sums of values `[..., dim]` back into the model's basis."""
         return rows
 
 
@@ -73,9 +73,9 @@ class FloatRows(Rows):
             rows = rows.clamp(-65504, 65504)
         return (rows.to(self.planes[0]),)
 
-    def decode(self, planes: tuple[torch.Tensor, ...], dim: int) -> torch.Tensor:
-        """Converts the numbers to float32."""
-        return planes[0].float()
+    def decode(self, planes: tuple[torch.Tensor, ...], dim: int, dtype: torch.dtype) -> torch.Tensor:
+        """Converts the numbers."""
+        return planes[0].to(dtype)
 
 
 class CodeRows(Rows):
@@ -98,15 +98,15 @@ class CodeRows(Rows):
         codes, scales = (_int8 if self.bits == 8 else _int4)(turned.where(finite, 0))
         return codes, scales.where(finite, float("nan"))
 
-    def decode(self, planes: tuple[torch.Tensor, ...], dim: int) -> torch.Tensor:
+    def decode(self, planes: tuple[torch.Tensor, ...], dim: int, dtype: torch.dtype) -> torch.Tensor:
         """Codes times scales, in the basis of `turn`."""
         codes, scales = planes
         if self.bits == 8:
-            return codes.view(torch.int8).float() * scales
+            return (codes.view(torch.int8).float() * scales).to(dtype)
         blocks = codes.unflatten(-1, (-1, 16))
         nibbles = torch.cat((blocks & 15, blocks >> 4), -1).flatten(-2)[..., :dim]
         levels = torch.tensor([*LEVELS, *(-level for level in LEVELS)], dtype=torch.float32, device=codes.device)
-        return levels[nibbles.int()] * scales
+        return (levels[nibbles.int()] * scales).to(dtype)
 
     def turn(self, rows: torch.Tensor) -> torch.Tensor:
         """Applies the orthogonal transform: one of all coordinates, or two that overlap if dim is no power of two."""

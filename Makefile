@@ -17,7 +17,7 @@ CONFIGURE_TESTS = cmake -S . -B $(BUILT) -DAGENTKV_TESTS=ON --log-level=WARNING 
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: help demo test pytest quick flaky mutants times ctest test-remote test-vllm test-clients bench-vllm soak models bench bench-peers asan tsan lint lint-workflows format stub docs install wheel wheels clean
+.PHONY: help demo test pytest quick flaky mutants times ctest test-remote test-mlx-gpu test-vllm test-clients bench-vllm soak models bench bench-peers asan tsan lint lint-workflows format stub docs install wheel wheels clean
 .DEFAULT_GOAL := help
 
 help: ## Lists the targets
@@ -52,6 +52,14 @@ OVER := $(shell grep -lE 'open_context|open_desk' $(OVERS:%=tests/agentkv/%/test
 test-remote: $(DONE)/test-deps $(DONE)/install ## Runs the tests of verbs, agents and patterns over `agentkv serve`
 	@echo "==> Running the tests of the SDK over agentkv serve"
 	@AGENTKV_TESTS_OVER=agentkv $(PY) -m pytest -q -n $(JOBS) --dist loadfile $(OVER)
+
+CUDA ?= 12
+MLX_TESTS := tests/conformance $(shell find tests -name 'test_*mlx*.py')
+
+test-mlx-gpu: $(DONE)/test-deps $(DONE)/install ## Runs the tests of MLX on a GPU: Metal, or CUDA (CUDA=13; that MLX takes the other's place in .venv)
+	@[ "$$(uname)" != Linux ] || { $(PY) -m pip uninstall -qy mlx-cpu; $(PIP) $$($(EXTRAS) mlx-cuda$(CUDA)); }
+	@$(PY) -c 'import mlx.core as mx; print("==> Running the tests of MLX on", mx.default_device()); mx.default_device() == mx.Device(mx.gpu) or exit("MLX finds no GPU here")'
+	@$(PY) -m pytest -q -k mlx $(MLX_TESTS)
 
 ctest: $(DONE)/install ## Builds and runs the C++ tests
 	@echo "==> Building the C++ tests"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from agentkv_runtime.errors import BackendError
@@ -75,6 +75,19 @@ def _load_torch() -> None:
         ) from error
 
 
+def _mlx_requirement() -> str:
+    """What pip calls the MLX that is installed: one package for each kind of device."""
+    kinds = {"mlx-cuda-12": "mlx[cuda12]", "mlx-cuda-13": "mlx[cuda13]", "mlx-cpu": "mlx[cpu]"}
+    return next((kinds[package] for package in kinds if _is_installed(package)), "mlx")
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return bool(version(package))
+    except PackageNotFoundError:
+        return False
+
+
 def _load_mlx() -> None:
     from agentkv_runtime import _core
 
@@ -89,13 +102,13 @@ def _load_mlx() -> None:
     except ImportError as error:
         why = "is not installed" if isinstance(error, ModuleNotFoundError) else f"cannot be loaded ({error})"
         raise BackendError(
-            f"backend 'mlx' needs mlx {built}, which {why}. Install it: pip install 'agentkv-sdk[mlx]'"
+            f"backend 'mlx' needs mlx {built}, which {why}. Install it: pip install 'agentkv-sdk[mlx]', or with CUDA "
+            "12 or 13 'agentkv-sdk[mlx-cuda12]' or 'agentkv-sdk[mlx-cuda13]'"
         ) from error
     if found != built:
-        package = "mlx" if sys.platform == "darwin" else "mlx[cpu]"
         raise BackendError(
             f"backend 'mlx' was built with mlx {built} and runs with no other, but mlx {found} is installed. Install "
-            f"the one that it needs: pip install '{package}=={built}'"
+            f"the one that it needs: pip install '{_mlx_requirement()}=={built}'"
         )
     try:
         import_module("agentkv_runtime._mlx")

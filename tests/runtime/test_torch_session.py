@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from agentkv_runtime import _core
-from agentkv_runtime.errors import UnsupportedModelError
+from agentkv_runtime.errors import BackendError, UnsupportedModelError
 from agentkv_runtime.torch_backend.session import TorchSession, open_torch_session
 
 from tests.architectures.outcome import random_model
@@ -44,6 +44,12 @@ def test_on_a_gpu_floats_stay_as_wide_as_the_cache_has_them(
     narrow.layer._widens = False
     rows = [Driver(session, session.cache).feed(0, [5, 6, 7, 8]) for session in (narrow, wide)]
     np.testing.assert_allclose(rows[0], rows[1], atol=bound)
+
+
+@pytest.mark.parametrize("device", ["cuda:63", "mps:9", "meta", "toaster"])
+def test_a_device_that_there_is_not_is_refused_before_weights_are_read(tmp_path: Path, device: str) -> None:
+    with pytest.raises(BackendError, match=rf"cannot compute on device '{device}': .*Leave device out"):
+        open_torch_session(tmp_path / "no folder", capacity=40, device=device)
 
 
 def test_it_is_a_program_with_a_cache(tiny_hf_folder: FolderFactory) -> None:

@@ -176,7 +176,8 @@ def open_torch_session(
     `sinks`. `threads` is torch's thread count, process-wide; None leaves it unchanged. `feature_layers` are numbers of
     decoder layers after which a forward also returns the residual stream, for draft heads.
 
-    Raises BackendError without torch and transformers, ValueError for a dtype that torch pools do not have.
+    Raises BackendError without torch and transformers, or for a device that this torch cannot use; ValueError for a
+    dtype that torch pools do not have.
     """
     backend = BACKENDS["torch"]
     for name, value, known in (("kv_dtype", kv_dtype, backend.kv_dtypes), ("dtype", dtype, WEIGHT_DTYPES)):
@@ -192,6 +193,7 @@ def open_torch_session(
     from agentkv_runtime.hf.dtypes import TORCH_DTYPES
     from agentkv_runtime.torch_backend.model import TorchModel
 
+    _check_device(device or "cpu")
     if threads is not None:
         import torch
 
@@ -209,6 +211,19 @@ def open_torch_session(
         window=window,
         sinks=sinks,
     )
+
+
+def _check_device(device: str) -> None:
+    """Computes something there, before weights are read. Raises BackendError."""
+    import torch
+
+    try:
+        torch.ones(1, device=device).tolist()
+    except Exception as error:  # AssertionError for a torch without CUDA, RuntimeError, NotImplementedError for meta
+        raise BackendError(
+            f"torch {torch.__version__} cannot compute on device {device!r}: {str(error).partition(chr(10))[0]}. Leave "
+            "device out for the CPU, or install a torch that was built for it"
+        ) from error
 
 
 def _mover(layer: TorchCache) -> Callable[[Sequence[int], Sequence[int]], None]:

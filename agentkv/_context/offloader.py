@@ -35,8 +35,9 @@ T = TypeVar("T")
 MOMENT_S = 0.05
 """A branch between two methods of one turn is not taken for one that waits, as long as others can be waited for."""
 
-PATIENCE_S = 10.0
-"""Longest wait for branches that run nothing and keep their cells: they are being made, say, or saved."""
+PATIENCE = 200
+"""Looks, a moment apart, at branches that run nothing and keep their cells: they are being made, say, or saved. Looks and
+not seconds: on a busy machine this process may not run for long."""
 
 ATTEMPTS = 200
 """At a branch that others take the cells from each time that there are enough."""
@@ -56,7 +57,8 @@ class Claim:
         waits: whether it may wait for cells that others are using.
         freed: whether others gave up cells for it.
         moved: set when it is first, and something has changed.
-        stuck_since: since when nothing has run; None as long as something does.
+        stuck: number of looks for which nothing has run.
+        looked: time of the last of them.
     """
 
     place: tuple[float, int]
@@ -65,7 +67,8 @@ class Claim:
     waits: bool
     freed: bool = False
     moved: anyio.Event = field(default_factory=anyio.Event)
-    stuck_since: float | None = None
+    stuck: int = 0
+    looked: float = 0.0
 
     @property
     def record(self) -> BranchRecord | None:
@@ -236,13 +239,13 @@ class Offloader:
             return None
         records = self._registry.records
         if look.running or any(map(_is_moving, records)):
-            claim.stuck_since = None
+            claim.stuck = 0
             return None
         if not (about_to or look.paused or any(each.cells for each in look.resting)):
             return False
-        now = time.monotonic()
-        claim.stuck_since = now if claim.stuck_since is None else claim.stuck_since
-        return None if now - claim.stuck_since < PATIENCE_S else False
+        if time.monotonic() - claim.looked >= MOMENT_S:
+            claim.looked, claim.stuck = time.monotonic(), claim.stuck + 1
+        return None if claim.stuck <= PATIENCE else False
 
     async def _settle(self, claim: Claim) -> None:
         if claim.handle is not None:

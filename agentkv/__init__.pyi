@@ -6,6 +6,7 @@ from ._chat.tokenizer import Tokenizer
 from ._context.branch import Branch
 from ._context.context import Context
 from ._context.extend import Extended
+from ._context.model_pool import ModelPool, open_models
 from ._context.stream import TokenStream
 from ._storage.load import Loaded
 from ._storage.save import Saved
@@ -44,7 +45,7 @@ from ._types.errors import (
     WorkspaceError,
     WrongEventLoop,
 )
-from ._types.info import ModelInfo, ServerState, Stats, StepRecord
+from ._types.info import ModelInfo, ModelState, ServerState, Stats, StepRecord
 from ._types.mark import Mark
 from ._types.message import Message, ToolCall
 from ._types.offload import Offload
@@ -107,6 +108,8 @@ __all__ = [
     "Message",
     "ModelError",
     "ModelInfo",
+    "ModelPool",
+    "ModelState",
     "Offload",
     "OutOfMemory",
     "OutputIncomplete",
@@ -162,6 +165,7 @@ __all__ = [
     "formats",
     "gather",
     "models",
+    "open_models",
     "overflow",
     "patterns",
     "spec",

@@ -23,16 +23,6 @@ stdout = Console(emoji=False)
 stderr = Console(stderr=True, emoji=False)
 
 
-def bytes_text(n: int) -> str:
-    """A number of bytes in B, KiB, MiB or GiB."""
-    value = float(n)
-    for unit in ("B", "KiB", "MiB"):
-        if value < 1024:
-            return f"{n} B" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.2f} GiB"
-
-
 def ago_text(then: float) -> str:
     """The time since a Unix time, in its largest unit."""
     seconds = max(0.0, time.time() - then)

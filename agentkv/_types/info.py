@@ -103,6 +103,25 @@ class ServerState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelState:
+    """One model of `kv.open_models`, at the moment of the query; frozen.
+
+    Attributes:
+        name: its name there.
+        is_open: whether it takes memory now.
+        uses: number of blocks of `use` that run.
+        bytes: size of its weights, and of keys and values of a full cache; of its files alone before it was opened.
+        opens: number of times that it was opened.
+    """
+
+    name: str
+    is_open: bool
+    uses: int
+    bytes: int
+    opens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
     """Counters of a Context since it was opened, and its current cells, as of the last completed method call; frozen.
 

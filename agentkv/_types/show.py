@@ -27,6 +27,16 @@ def preview(value: object) -> str:
     return text if text.startswith(f"{kind}(") else f"{kind} {text}"
 
 
+def bytes_text(n: int) -> str:
+    """A number of bytes in B, KiB, MiB or GiB."""
+    value = float(n)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{n} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.2f} GiB"
+
+
 def reason_of(fault: ErrorDetails) -> str:
     """The reason of a fault that pydantic found, in a validator's own words where it raised."""
     return fault["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")

@@ -16,7 +16,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from .._console.console import bytes_text, escaped, stderr, stdout
+from .._console.console import escaped, stderr, stdout
+from .._types.show import bytes_text
 
 EXTRAS = {
     "export": ("torch", "executorch", "transformers"),

@@ -10,8 +10,9 @@ import typer
 from agentkv_runtime.backends import BACKENDS, PROGRAM_BACKENDS
 from agentkv_runtime.folder.manifest import DType, Quantization, Scales, WeightRecipe
 
-from .._console.console import bytes_text, escaped, stdout
+from .._console.console import escaped, stdout
 from .._console.progress import displayed
+from .._types.show import bytes_text
 from .weights import loss_text, size_text
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ from agentkv_runtime.backends import BACKENDS
 from agentkv_runtime.folder.manifest import FeatureInfo, Manifest
 from agentkv_runtime.folder.metadata import Kept, LayerShape
 
-from .._console.console import bytes_text, print_rows
+from .._console.console import print_rows
 from .._console.progress import Display, displayed
+from .._types.show import bytes_text
 from .quality import Measurement
 from .weights import print_weights, quantization_text, size_text
 

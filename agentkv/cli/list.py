@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .._console.console import ago_text, bytes_text, escaped, print_table, reporting, stdout
+from .._console.console import ago_text, escaped, print_table, reporting, stdout
+from .._types.show import bytes_text
 
 if TYPE_CHECKING:
     from agentkv_runtime.store.entries import Entry, Options

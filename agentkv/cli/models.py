@@ -11,8 +11,9 @@ import typer
 from agentkv_runtime.backends import PROGRAM_BACKENDS
 from agentkv_runtime.folder.manifest import MANIFEST_NAME, DType, Quantization, WeightRecipe, read_manifest
 
-from .._console.console import bytes_text, escaped, fail, reporting, stdout
+from .._console.console import escaped, fail, reporting, stdout
 from .._console.progress import displayed
+from .._types.show import bytes_text
 from .pull import STOPPED, pull_file
 from .weights import loss_text, size_text
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from .._console.console import bytes_text, escaped
+from .._console.console import escaped
 from .._console.progress import displayed
+from .._types.show import bytes_text
 
 if TYPE_CHECKING:
     from agentkv_runtime.store.hub import Name

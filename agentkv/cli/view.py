@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from .._console.console import bytes_text, escaped, reporting, stderr, stdout, write_file
+from .._console.console import escaped, reporting, stderr, stdout, write_file
+from .._types.show import bytes_text
 
 
 def view(

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .._console.console import bytes_text, print_table, stdout
+from .._console.console import print_table, stdout
+from .._types.show import bytes_text
 
 if TYPE_CHECKING:
     from agentkv_runtime.folder.manifest import Manifest

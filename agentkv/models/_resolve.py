@@ -43,7 +43,7 @@ def _refusal(name: str) -> str | None:
     from agentkv_runtime.store.catalogue import listed
     from agentkv_runtime.store.names import did_you_mean
 
-    from .._console.console import bytes_text
+    from .._types.show import bytes_text
 
     known = listed(name.partition("@")[0])
     if known is not None:

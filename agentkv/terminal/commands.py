@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .._console.console import bytes_text
 from .._types.checks import A_FILE, checked_path
 from .._types.errors import InvalidInput
+from .._types.show import bytes_text
 from .session import ChatSession
 
 

@@ -1,0 +1,322 @@
+"""Several models in one program, of which as many are open as memory allows."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import anyio
+
+from .._aio.background import BackgroundTasks
+from .._engine.commands import CellsCall
+from .._types.checks import A_MODEL, checked_count, checked_name, checked_path
+from .._types.errors import InvalidInput, OutOfMemory
+from .._types.info import ModelState
+from .._types.log import log
+from .._types.show import bytes_text, preview
+from .context import Context
+from .handle import core_of
+
+WantedModel: TypeAlias = "str | Path | Mapping[str, Any]"
+"""What `Context.open` takes: a model, or all arguments, `model` among them."""
+
+_WEIGHTS = (".pte", ".ptd", ".safetensors", ".gguf", ".bin")
+_LOOK_S = 0.1  # between two looks for branches that were closed, while a model waits for memory
+_held: ContextVar[tuple[_Slot, ...]] = ContextVar("_held", default=())  # by this task, or those that started it
+
+
+@dataclass(eq=False)
+class _Slot:
+    """One model, open or not.
+
+    Attributes:
+        bytes: weights, and keys and values of a full cache; of the files alone until it was open once.
+        leaving: whether it is being closed; its memory is still in use.
+        uses: number of blocks of `use` now, those that wait for it included.
+        used: when it was used last, in the order of uses.
+        idle_since: when its last use ended.
+    """
+
+    name: str
+    arguments: dict[str, Any]
+    bytes: int
+    context: Context | None = None
+    closing: AsyncExitStack | None = None
+    leaving: bool = False
+    uses: int = 0
+    opens: int = 0
+    used: int = 0
+    idle_since: float = field(default_factory=time.monotonic)
+
+    def state(self) -> ModelState:
+        return ModelState(
+            name=self.name, is_open=self.context is not None, uses=self.uses, bytes=self.bytes, opens=self.opens
+        )
+
+
+class ModelPool:
+    """The models of `kv.open_models`, by name. Each is opened on its first use.
+
+    A model is in use within a block of `use`, and as long as one of its branches is open. Where another one needs
+    memory, the least recently used of those that are not in use are closed; they are opened again on their next use.
+    """
+
+    def __init__(
+        self,
+        models: Mapping[str, WantedModel],
+        max_memory: int | None,
+        idle: float | None,
+        let_go: Callable[[str], None] = lambda name: None,
+    ) -> None:
+        """Private: use `kv.open_models`. `let_go` closes branches of a model that only wait to be gone on with."""
+        if not isinstance(models, Mapping) or not models:
+            raise InvalidInput(f"models is {preview(models)}, but it must be a mapping of names to models")
+        self._most = None if max_memory is None else checked_count(max_memory, "max_memory", 1, 2**62)
+        if idle is not None and (isinstance(idle, bool) or not isinstance(idle, int | float) or not 0 <= idle < 1e9):
+            raise InvalidInput(f"idle is {preview(idle)}, but it must be a number of seconds from 0, or None")
+        self._idle = idle
+        self._let_go = let_go
+        self._slots = {checked_name(name, "a model's name"): _slot(name, wanted) for name, wanted in models.items()}
+        self._uses = itertools.count(1)
+        self._wanted: list[_Slot] = []  # opened one after another, in the order in which they were asked for
+        self._opens = False  # whether the first of them is being opened
+        self._short = False  # and waits for memory
+        self._changed = anyio.Event()
+        self._background = BackgroundTasks()
+        self._closed = False
+
+    @property
+    def names(self) -> list[str]:
+        """Names of all models."""
+        return list(self._slots)
+
+    def states(self) -> list[ModelState]:
+        """All models as they are now: which are open, in use, and how large."""
+        return [slot.state() for slot in self._slots.values()]
+
+    @asynccontextmanager
+    async def use(self, name: str) -> AsyncIterator[Context]:
+        """The Context of a model, which stays open for the length of a block. Opens it where it is not.
+
+        Waits where other models are in use that leave it no memory.
+
+        Raises:
+            InvalidInput: there is no model of this name.
+            OutOfMemory: it takes more than `max_memory` by itself, or beside the models that this task itself uses.
+        Otherwise raises as `Context.open`.
+        """
+        slot = self._slot_called(name)
+        slot.uses += 1
+        held = _held.set((*_held.get(), slot))
+        try:
+            yield slot.context or await self._opened(slot)
+        finally:
+            with suppress(ValueError):  # a coroutine that is torn down may end in another context
+                _held.reset(held)
+            slot.uses -= 1
+            slot.used, slot.idle_since = next(self._uses), time.monotonic()
+            self._notify()
+
+    async def close_idle(self) -> list[str]:
+        """Closes all models that are not in use. Returns their names."""
+        closed = []
+        while slot := self._least_recently_used():
+            closed.append(slot.name)
+            await self._close(slot)
+        return closed
+
+    def _slot_called(self, name: str) -> _Slot:
+        if self._closed:
+            raise InvalidInput("these models are closed: their block of kv.open_models has ended")
+        if not isinstance(name, str) or name not in self._slots:
+            raise InvalidInput(f"there is no model {preview(name)}; there is {', '.join(map(repr, self._slots))}")
+        return self._slots[name]
+
+    async def _opened(self, slot: _Slot) -> Context:
+        if slot not in self._wanted:
+            self._wanted.append(slot)
+        try:
+            while slot.context is None:
+                if self._wanted[0] is slot and not self._opens:
+                    await self._bring(slot)
+                else:
+                    self._check_that_waiting_helps(slot)
+                    await self._next_change()
+            return slot.context
+        finally:
+            if slot in self._wanted and (slot.context is not None or slot.uses == 1):
+                self._wanted.remove(slot)
+            self._notify()
+
+    async def _bring(self, slot: _Slot) -> None:
+        self._opens = True
+        try:
+            await self._make_room(slot)
+            slot.context = await self._open(slot)
+            while self._excess(0) > 0:  # its cache was in no figure yet
+                await self._close(self._least_recently_used() or slot)
+        finally:
+            self._opens = self._short = False
+
+    async def _make_room(self, slot: _Slot) -> None:
+        while slot.leaving or self._excess(slot.bytes) > 0:
+            if unused := self._least_recently_used():
+                await self._close(unused)
+            elif not any(each.leaving for each in self._slots.values()):
+                self._check_size(slot)
+                self._check_that_waiting_helps(slot)
+                if not self._short:
+                    self._short = True
+                    self._notify()
+                    self._tell_of_branches(slot)
+                await self._next_change()
+            else:
+                await self._next_change()
+
+    async def _next_change(self) -> None:
+        with anyio.move_on_after(_LOOK_S):
+            await self._changed.wait()
+
+    def _excess(self, more: int) -> int:
+        """Bytes beyond `max_memory` with so many more."""
+        taken = sum(slot.bytes for slot in self._slots.values() if slot.context is not None or slot.leaving)
+        return -1 if self._most is None else taken + more - self._most
+
+    def _check_size(self, slot: _Slot) -> None:
+        if self._most is not None and slot.bytes > self._most:
+            raise OutOfMemory(
+                f"model {slot.name!r} takes {bytes_text(slot.bytes)} with its cache, and max_memory is "
+                f"{bytes_text(self._most)}; raise it, or open the model with less capacity"
+            )
+
+    def _check_that_waiting_helps(self, slot: _Slot) -> None:
+        """Two that wait for what each other has would never end: whoever has a model open waits for no memory."""
+        mine = [held.name for held in _held.get() if held.context is not None]
+        if mine and (self._short or self._wanted[0] is slot):
+            raise OutOfMemory(
+                f"model {slot.name!r} takes {bytes_text(slot.bytes)}, which max_memory, {bytes_text(self._most or 0)}, "
+                f"does not leave beside what is in use. This task uses {', '.join(mine)} itself: leave that block "
+                "first, or raise max_memory"
+            )
+
+    def _tell_of_branches(self, slot: _Slot) -> None:
+        """Logs which models are in use by their branches alone: nobody may be about to close them."""
+        for each in self._slots.values():
+            if each.context is not None and not each.uses:
+                log.warning(
+                    "a model waits for memory until the branches of another one are closed",
+                    model=slot.name,
+                    other=each.name,
+                    branches=len(each.context.branches),
+                )
+
+    def _least_recently_used(self, since: float = math.inf) -> _Slot | None:
+        """The model to be closed first, if one is idle from `since` on or longer."""
+        opened = [slot for slot in self._slots.values() if slot.context is not None]
+        for slot in sorted(opened, key=lambda each: each.used):
+            if slot.uses or slot.idle_since > since:
+                continue
+            self._let_go(slot.name)
+            if slot.context is not None and not slot.context.branches:
+                return slot
+        return None
+
+    async def _open(self, slot: _Slot) -> Context:
+        async with AsyncExitStack() as opening:
+            context = await opening.enter_async_context(Context.open(**slot.arguments))
+            cell_bytes = await core_of(context).loop.run(CellsCall(lambda _, store: store.cell_bytes))
+            slot.bytes = _file_bytes(context.model_info.path) + context.stats.capacity * cell_bytes
+            slot.opens += 1
+            slot.closing = opening.pop_all()
+        return context
+
+    async def _close(self, slot: _Slot) -> None:
+        closing, slot.context, slot.closing = slot.closing, None, None
+        assert closing is not None
+        log.debug("model closed", model=slot.name, bytes=slot.bytes)
+        slot.leaving = True
+        try:
+            with anyio.CancelScope(shield=True):
+                await closing.aclose()
+        finally:
+            slot.leaving = False
+            self._notify()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    async def _watch(self, idle: float) -> None:
+        """Closes models that have not been used for so long."""
+        while True:
+            while slot := self._least_recently_used(time.monotonic() - idle):
+                await self._close(slot)
+            await anyio.sleep(max(idle / 4, _LOOK_S))
+
+    def start(self) -> None:
+        """Begins to close models that are idle."""
+        if self._idle is None:
+            return
+        scope, idle = anyio.CancelScope(), self._idle
+
+        async def watch() -> None:
+            with scope:
+                await self._watch(idle)
+
+        self._background.start(watch, scope.cancel, "agentkv-idle-models")
+
+    async def close(self) -> None:
+        """Closes all models, in use or not."""
+        self._closed = True
+        with anyio.CancelScope(shield=True):
+            for ended in self._background.end():
+                await ended.wait()
+            for slot in self._slots.values():
+                if slot.context is not None:
+                    await self._close(slot)
+
+
+@asynccontextmanager
+async def open_models(
+    models: Mapping[str, WantedModel], *, max_memory: int | None = None, idle: float | None = None
+) -> AsyncIterator[ModelPool]:
+    """Several models for an `async with` block, each opened on its first use.
+
+    Args:
+        models: what `Context.open` takes, by names of your choice: a model, or a mapping of its arguments, with `model`
+            among them.
+        max_memory: maximum bytes of the open models: weights, and keys and values of full caches. The least recently
+            used ones that are not in use are closed for others, and opened again on their next use. None for no limit.
+        idle: seconds after which a model that is not in use is closed; None for never.
+
+    Raises InvalidInput for anything out of range; models are opened, and fail, on their first use.
+    """
+    pool = ModelPool(models, max_memory, idle)
+    pool.start()
+    try:
+        yield pool
+    finally:
+        await pool.close()
+
+
+def _slot(name: str, wanted: WantedModel) -> _Slot:
+    arguments = dict(wanted) if isinstance(wanted, Mapping) else {"model": wanted}
+    if "model" not in arguments:
+        raise InvalidInput(f"model {name!r} is {preview(wanted)}, but a mapping must have `model` among its arguments")
+    path = checked_path(arguments["model"], f"model {name!r}", A_MODEL)
+    Context.open(**arguments)  # refuses arguments that it does not have
+    return _Slot(name, arguments, _file_bytes(path))
+
+
+def _file_bytes(path: Path) -> int:
+    """Bytes of a model's files, about those of its weights; 0 for a name that is not looked up yet."""
+    files = path.glob("*") if path.is_dir() else [path]
+    sizes = [file.stat().st_size for file in files if file.suffix in _WEIGHTS and file.is_file()]
+    return sum(sizes)

@@ -36,8 +36,8 @@ MOMENT_S = 0.05
 """A branch between two methods of one turn is not taken for one that waits, as long as others can be waited for."""
 
 PATIENCE = 200
-"""Looks, a moment apart, at branches that run nothing and keep their cells: they are being made, say, or saved. Looks and
-not seconds: on a busy machine this process may not run for long."""
+"""Looks, a moment apart, at branches that run nothing and keep their cells: they are being made, say, or saved. Not
+seconds: on a busy machine this process may not run for some."""
 
 ATTEMPTS = 200
 """At a branch that others take the cells from each time that there are enough."""

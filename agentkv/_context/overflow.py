@@ -278,8 +278,17 @@ class OverflowHandler:
         self._futile_rounds = 0  # number of times that others took the room made since
 
     async def make(self) -> bool:
-        """Makes room by the policy; returns whether to try again. False if nothing came of it, whatever the policy
-        returned."""
+        """Makes room by the policy; returns whether to try again, with the branch's cells in the cache. False if
+        nothing came of it, whatever the policy returned."""
+        if not await self._make():
+            return False
+        try:
+            await self._branch._handle.reload()  # others may have taken its own meanwhile
+        except ContextFull:
+            return False
+        return True
+
+    async def _make(self) -> bool:
         branch, state = self._branch, self._branch._handle.state
         # A policy's own calls on the branch call no policy.
         if branch._handle.waits_for == "nothing" or state.making_room:

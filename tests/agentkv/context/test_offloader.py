@@ -13,6 +13,7 @@ import anyio.lowlevel
 import pytest
 
 import agentkv as kv
+from agentkv._context import overflow
 from agentkv._context.handle import handle_of
 from agentkv._engine.loop import StepLoop
 from tests.waiting import PATIENCE, SOON, until
@@ -327,6 +328,26 @@ async def test_a_stream_that_is_left_keeps_what_was_read_though_its_cells_are_aw
             await ctx.branch(OTHER)
             assert ctx.stats.offloads
         assert branch.tokens == PROMPT + read
+
+
+async def test_cells_that_others_took_while_room_was_made_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job on a branch without them is refused."""
+    look, looks = overflow._usage_of, []
+
+    async def look_and_fill(branch: kv.Branch, first: int = 0) -> overflow.BranchUsage:
+        usage = await look(branch, first)
+        if not looks:
+            looks.append(usage)
+            await (await ctx.branch(OTHER)).close()
+            assert handle_of(branch).state.offloaded is not None
+        return usage
+
+    async with opened(offload=kv.Offload(idle=0)) as ctx:
+        branch = await ctx.branch(PROMPT)
+        monkeypatch.setattr(overflow, "_usage_of", look_and_fill)
+        assert await overflow.OverflowHandler(branch, 1).make()
+        assert handle_of(branch).state.offloaded is None
+        assert looks
 
 
 async def _saved(ctx: kv.Context, a: kv.Branch, b: kv.Branch, folder: Path) -> None:

@@ -174,16 +174,20 @@ async def test_room_that_was_made_in_a_turn_comes_back_when_it_fails(tmp_path: P
         assert len(branch.messages) < 8 + len(run.messages)
     journal = kv.Journal(crash.crashed)
     async with kv.testing.replies([], threads=1, capacity=1024, journal=journal) as ctx:
-        left, lengths = await only_left(journal, ctx), []
+        left, lengths = await only_left(journal, ctx), list[int]()
 
         def stop(context: kv.RunContext[Any]) -> None:
             raise RuntimeError("no")
 
-        with pytest.raises(RuntimeError):
-            async with left.stream(desk(Crash(crash.crashed), before_round=stop)) as events:
-                async for event in events:
-                    lengths += [event.length] if isinstance(event, kv.events.RolledBack) else []
+        async with left.stream(desk(Crash(crash.crashed), before_round=stop)) as events:
+            with pytest.raises(RuntimeError):
+                await _lengths_rolled_back_to(events, lengths)
         assert lengths == [len(before)]
+
+
+async def _lengths_rolled_back_to(events: Any, lengths: list[int]) -> None:
+    async for event in events:
+        lengths += [event.length] if isinstance(event, kv.events.RolledBack) else []
 
 
 async def test_turns_of_sub_agents_go_on_in_their_call(tmp_path: Path) -> None:
@@ -327,7 +331,7 @@ async def test_another_journal_of_the_same_file_goes_by_the_one_that_is_open(tmp
     other = kv.Journal(tmp_path / name)
     try:
         async with opened(["It is 3."], crash.crashed) as (ctx, journal):
-            with pytest.raises(kv.JournalError, match="another kv.Journal; pass that one"):
+            with pytest.raises(kv.JournalError, match="pass that one as journal="):
                 async with opened([], other):
                     pass
             (left,) = await left_by(other, ctx)

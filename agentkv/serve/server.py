@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -257,8 +257,11 @@ class Server:
         source = None if fork is None else Source(fork.id, kept)
 
         async def read() -> Prompted:
+            if fork is not None:
+                await handle_of(fork).ready()  # its cells may have been taken while there was no room
             async with PromptPrefill(core, update, source) as prompt:
-                await reading.finish(prompt, update)
+                with nullcontext() if fork is None else handle_of(fork).state.in_use():
+                    await reading.finish(prompt, update)
                 if fork is not None and prompt.branch == fork.id:
                     return Prompted(self, fork, prompt.reused)
                 return Prompted(self, new_branch(core, prompt.branch, None, self, prompt.reused), prompt.reused)

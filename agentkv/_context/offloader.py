@@ -145,7 +145,9 @@ class Offloader:
         """Where the cells are."""
         return self._stores
 
-    async def find(self, handle: BranchHandle | None, lacking: Lacking | None, waits: bool = False) -> bool:
+    async def find(
+        self, handle: BranchHandle | None, lacking: Lacking | None, waits: bool = False, ticket: int | None = None
+    ) -> bool:
         """Has others give up cells until none lack, and brings the branch's own back; waits for those in use where the
         branch may. Returns whether there is room then.
 
@@ -153,8 +155,9 @@ class Offloader:
             handle: the branch; None for one that is to be made.
             lacking: number of cells that lack; None where that is not known.
             waits: whether it waits for cells in use, as a turn does, though the branch is in none yet.
+            ticket: its place among those that wait; None for the last.
         """
-        claim = self._claim(handle, lacking, waits)
+        claim = self._claim(handle, lacking, waits, next(self._tickets) if ticket is None else ticket)
         if not claim.waits:
             return bool(await self._serve(claim))
         insort(self._claims, claim, key=lambda each: each.place)
@@ -187,25 +190,25 @@ class Offloader:
         self, attempt: Callable[[], Awaitable[T]], lacking: Lacking | None = None, waits: bool = False
     ) -> T:
         """Runs what makes a branch, and again each time that others gave up cells for it. See `find`."""
+        ticket = next(self._tickets)  # one for all attempts: else those that came later would go on first
         if self._claims and (waits or self._policy.idle is not None):
-            await self.find(None, lacking or (lambda _: 0), waits)  # behind those that have waited longer
+            await self.find(None, lacking or (lambda _: 0), waits, ticket)  # behind those that have waited longer
         for _ in range(ATTEMPTS):  # others may take the cells each time
             try:
                 return await attempt()
             except ContextFull as error:
                 if error.hopeless:
                     raise
-                if not await self.find(None, lacking, waits):
+                if not await self.find(None, lacking, waits, ticket):
                     break
         return await attempt()
 
-    def _claim(self, handle: BranchHandle | None, lacking: Lacking | None, waits: bool) -> Claim:
+    def _claim(self, handle: BranchHandle | None, lacking: Lacking | None, waits: bool, ticket: int) -> Claim:
         waits = waits or self._policy.idle is not None
         if handle is None:
-            return Claim((0.0, next(self._tickets)), lacking, None, waits)
+            return Claim((0.0, ticket), lacking, None, waits)
         state = handle.state
         waits = waits or state.lease is not None or self._stores.has(state.offloaded)
-        ticket = next(self._tickets)
         if state.lease is not None:  # who has begun goes on before those who have not
             ticket = self._turns.setdefault(state.lease, ticket)
         return Claim((-handle.record.priority, ticket), lacking, handle, waits)

@@ -10,6 +10,7 @@ import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from .._engine.commands import Job, Worker, check_finished
+from .._types.errors import ContextFull
 from .branch import new_branch
 from .handle import handle_of
 from .overflow import free_cells, most_cells
@@ -38,9 +39,11 @@ class PromptNeeds:
     """What attempts at one prompt have in common: random numbers, which do not depend on how often others took its
     cells, and the cells that it needs."""
 
-    def __init__(self, most: int | None) -> None:
-        """`most`: cells that a branch takes at most; None for any number."""
+    def __init__(self, most: int | None, underway: Underway | None = None) -> None:
+        """`most`: cells that a branch takes at most; None for any number. `underway`: prompts whose cells this one
+        leaves to them, and waits; None where it does not wait."""
         self._most = most
+        self._underway = underway
         self._stream: int | None = None
         self._cells = 0  # by the last attempt
 
@@ -61,14 +64,43 @@ class PromptNeeds:
         else:
             branch, reused = cast("PrefixEngine", engine).create_prompt(tokens, None, 0, self.take_stream(engine))
         recalled = free - free_cells(engine)  # retained cells, which count as free until then
-        self._cells = len(tokens) - reused + recalled
-        if self._most is not None:
-            self._cells = min(self._cells, self._most)
+        self.need(len(tokens) - reused + recalled)
         return branch, reused
+
+    def need(self, cells: int) -> None:
+        """Notes how many cells are needed."""
+        self._cells = cells if self._most is None else min(cells, self._most)
 
     def lacking(self, engine: StepEngine) -> int:
         """Number of cells that lack at this moment, on the engine's thread."""
-        return self._cells - free_cells(engine)
+        owed = 0 if self._underway is None else self._underway.cells(engine)
+        return self._cells + owed - free_cells(engine)
+
+    def begin(self, engine: StepEngine, branch: int, length: int) -> None:
+        """Notes that a branch is computed to this length. Raises ContextFull where others that are being computed need
+        the cells: half a prompt is no use, and they would not end either."""
+        if self._underway is None:
+            return
+        if self._underway.cells(engine) and (lacks := self.lacking(engine)) > 0:
+            raise ContextFull(f"a prompt of {length} tokens lacks {lacks} cells beside those that are being computed")
+        self._underway.lengths[branch] = length
+
+    def end(self, branch: int) -> None:
+        """Notes that a branch is computed, or will not be."""
+        if self._underway is not None:
+            self._underway.lengths.pop(branch, None)
+
+
+class Underway:
+    """Prompts that are being computed, of those who wait for each other. For the engine's thread."""
+
+    def __init__(self) -> None:
+        self.lengths: dict[int, int] = {}  # of branches, once they are computed
+
+    def cells(self, engine: StepEngine) -> int:
+        """Number of cells that they will take yet."""
+        live = engine.live()
+        return sum(max(length - engine.length(id), 0) for id, length in self.lengths.items() if id in live)
 
 
 class PromptJob(Job[None]):
@@ -107,18 +139,23 @@ class PromptJob(Job[None]):
         branch, reused = self._begin(engine)
         try:
             if self._source is None or reused >= self._source.kept:
-                job = engine.extend(branch, self._tokens[reused:])
-                self.branch, self.reused = branch, reused
-                return job
+                return self._extend(engine, branch, reused, reused)
         except Exception:
             engine.close(branch)
             raise
         engine.close(branch)
         branch, kept = self._source
         engine.rollback(branch, kept, keep_forgotten=True)
-        cached = kept if engine.n_to_refill(branch) <= 1 else engine.n_cached(branch)
+        refill = engine.n_to_refill(branch)
+        if self._needs is not None:
+            self._needs.need(len(self._tokens) - kept + refill)
+        return self._extend(engine, branch, kept, kept if refill <= 1 else engine.n_cached(branch))
+
+    def _extend(self, engine: StepEngine, branch: int, kept: int, reused: int) -> int:
+        if self._needs is not None:
+            self._needs.begin(engine, branch, len(self._tokens))
         job = engine.extend(branch, self._tokens[kept:])
-        self.branch, self.reused = branch, cached
+        self.branch, self.reused = branch, reused
         return job
 
     def _begin(self, engine: StepEngine) -> tuple[int, int]:
@@ -127,6 +164,8 @@ class PromptJob(Job[None]):
         return engine.create(self._tokens) if self._plan is None else self._plan.create(engine)
 
     def end(self, worker: Worker, finished: FinishedJob) -> None:
+        if self._needs is not None:
+            self._needs.end(self.branch)
         if self._plan is not None and finished.error is None and finished.finish_reason != "cancelled":
             self._plan.computed(worker.engine, self.branch)
         super().end(worker, finished)

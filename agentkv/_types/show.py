@@ -37,6 +37,12 @@ def bytes_text(n: int) -> str:
     return f"{value:.2f} GiB"
 
 
+def shortened(text: str) -> str:
+    """The beginning of a text that anybody may have written, for one line of a message."""
+    words = " ".join(text.split())
+    return words if len(words) <= 200 else f"{words[:197]}..."
+
+
 def reason_of(fault: ErrorDetails) -> str:
     """The reason of a fault that pydantic found, in a validator's own words where it raised."""
     return fault["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")

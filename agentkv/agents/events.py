@@ -27,10 +27,16 @@ __all__ = [
 ]
 
 
+MOST_OF_A_DENIAL = 16_384
+"""Characters: the model has to read them, and an answer in a journal cannot be taken back."""
+
+
 def checked_denial(why: str | None) -> str:
-    """Reason of a denial as the model reads it. Raises InvalidInput for one that is no text."""
+    """Reason of a denial as the model reads it. Raises InvalidInput for one that is no text, or too long."""
     if why is not None and not isinstance(why, str):
         raise InvalidInput(f"why is {preview(why)}, but it must be a str that says why the call is denied")
+    if why is not None and len(why) > MOST_OF_A_DENIAL:
+        raise InvalidInput(f"why has {len(why)} characters, but may have {MOST_OF_A_DENIAL}; say it in fewer words")
     said = spellable(why or "")
     return said if said.strip() else "it was not approved"
 
@@ -133,7 +139,7 @@ class ApprovalAsked:
     def deny(self, why: str | None = None) -> bool:
         """Forbids the call; the model reads why. Returns False where there was an answer before.
 
-        Raises InvalidInput for a `why` that is no text.
+        Raises InvalidInput for a `why` that is no text, or longer than 16,384 characters.
         """
         return self.settle(checked_denial(why))
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from typing_extensions import Unpack
@@ -39,6 +40,12 @@ class TakenUp(NamedTuple):
     branch: Branch
     log: TurnLog
 
+    @asynccontextmanager
+    async def closed_after(self) -> AsyncIterator[None]:
+        """Scope of all that is done with it. Nobody else has its branches: their cells are for others then."""
+        async with self.branch, self.recorded.before or nullcontext():
+            yield
+
 
 async def resume_turn(agent: Agent[Any, Out], taken: TakenUp, deps: Any, ask: Ask) -> Run[Out]:
     """Goes on with a turn to its end. Raises as `Agent.run`."""
@@ -50,14 +57,23 @@ def stream_resumed(
     agent: Agent[Any, Out], take_up: Callable[[], Awaitable[TakenUp]], deps: Any, approve: Approve | None, keep: bool
 ) -> AgentStream[Out]:
     """Goes on with a turn that `take_up` gives, as a stream of its events."""
+    closing = AsyncExitStack()
     recorded: list[RecordedTurn] = []
 
     async def begin(emit: Emit, ask: Ask, is_unread: IsUnread, control: TurnControl) -> Turn[Out]:
         taken = await take_up()
         recorded.append(taken.recorded)
-        return await _turn_of(agent, taken, deps, emit, ask, control, is_unread=is_unread)
+        async with AsyncExitStack() as made:
+            await made.enter_async_context(taken.closed_after())
+            turn = await _turn_of(agent, taken, deps, emit, ask, control, is_unread=is_unread)
+            closing.push_async_exit(made.pop_all())
+        return turn
 
-    return AgentStream(begin, lambda turn: turn.resume(recorded[0]), approve, waits=keep)
+    async def play(turn: Turn[Out]) -> Run[Out]:
+        async with closing:
+            return await turn.resume(recorded[0])
+
+    return AgentStream(begin, play, approve, waits=keep)
 
 
 def recorded_output(

@@ -316,7 +316,7 @@ class ToolCallRunner:
             return
         decision = Decision(earlier.denied) if earlier.decided else await self._decision()
         if decision.denied is not None:
-            raise _CallEnded("denied", f"denied: {decision.denied}")
+            raise _CallEnded("denied", await self._bounded(f"denied: {decision.denied}", "cut"))
 
     async def _decision(self) -> Decision:
         """Asks a person. Raises ApprovalPending where the turn is left to wait for one."""

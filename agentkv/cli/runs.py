@@ -112,7 +112,9 @@ def approvals(journal: JournalArgument, as_json: JsonOption = False) -> None:
 @runs.command()
 def answer(
     journal: JournalArgument,
-    key: Annotated[str, typer.Argument(metavar="KEY", help="The approval, as `approvals` shows it.")],
+    key: Annotated[
+        str, typer.Argument(metavar="KEY", help="The approval, as `approvals` shows it, or how that begins.")
+    ],
     yes: Annotated[bool | None, typer.Option("--yes/--no", help="Whether the call may run.")] = None,
     reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why not; the model reads it.")] = None,
 ) -> None:

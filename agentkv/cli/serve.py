@@ -180,7 +180,7 @@ def serve(
         "threads": threads,
         "call_format": call_format,
         "rescue": "steer" if steer_calls else rescue,
-        "offload": Offload(folder=offload, memory_bytes=offload_memory),
+        "offload": Offload(folder=offload, memory_bytes=offload_memory, idle=0),
         **prefix_cache_options(prefix_cache, prefix_cache_bytes),
     }
     with reporting():

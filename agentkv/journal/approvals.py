@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from .._types.errors import JournalError
 from .._types.run import CallRequest
-from .._types.show import preview
+from .._types.show import preview, shortened
 from ..agents.turn_log import Decision
 from . import runs
 from .records import UNREADABLE, request_of, text_of_request
@@ -101,7 +101,7 @@ def answer(
     if earlier is not None:
         if _is_same(earlier, approved, denial):
             return
-        said = "it was approved" if earlier.denied is None else f"it was denied: {earlier.denied}"
+        said = "it was approved" if earlier.denied is None else f"it was denied: {shortened(earlier.denied)}"
         raise JournalError(f"approval {key} was answered before: {said}")
     if status != runs.RUNNING:
         how = "was cancelled" if status == "cancelled" else f"has {status}"
@@ -132,7 +132,8 @@ def _decision_of(denied: object) -> Decision | None:
 def _parts(key: str) -> tuple[str, int]:
     """Run and number of a key; of none that there is, where it is no key."""
     run, _, number = key.rpartition("-")
-    return (run, int(number)) if key.isascii() and number.isdecimal() and len(number) < 10 else ("", -1)
+    is_key = key.isascii() and number.isdecimal() and len(number) < 10 and number == str(int(number))
+    return (run, int(number)) if is_key else ("", -1)
 
 
 def _waiting(connection: sqlite3.Connection, run: str, number: int, request: str, asked: float) -> WaitingApproval:

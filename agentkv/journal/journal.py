@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 import uuid
@@ -52,6 +53,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Sync = Literal["normal", "full"]
 
+_OPEN: weakref.WeakValueDictionary[Path, Journal] = weakref.WeakValueDictionary()
+"""Those that Contexts of this process have open, by their files."""
+
 
 class Journal:
     """A durable record of agents' turns, in an SQLite database: `kv.Context.open(..., journal=kv.Journal("runs.db"))`.
@@ -62,7 +66,8 @@ class Journal:
     left, and `UnfinishedRun.resume` goes on with them.
 
     One process at a time runs turns on a journal; others may read it (`agentkv runs`), and decide on calls that wait
-    for an approval: `approvals` and `answer` need no Context.
+    for an approval: `approvals` and `answer` need no Context. Contexts of one process share a journal that is given to
+    all of them; another `Journal` of its path reads and writes it by them.
 
     Args:
         path: path of the database, made where it does not exist. Its folder must exist. It holds the conversations in
@@ -76,6 +81,7 @@ class Journal:
 
     def __init__(self, path: str | Path, sync: Sync = "normal") -> None:
         self.path = checked_path(path, "path", A_FILE).absolute()
+        self._file = Path(os.path.realpath(self.path))
         self.sync = checked_word(sync, "sync", ("normal", "full"))
         self.at_work: weakref.WeakValueDictionary[str, JournalTurnLog] = weakref.WeakValueDictionary()
         self._keys: weakref.WeakKeyDictionary[BranchRecord, str] = weakref.WeakKeyDictionary()
@@ -108,12 +114,12 @@ class Journal:
             InvalidInput: the Context was opened without this journal.
             JournalError: the journal cannot be read.
         """
-        core = self._core_of(context)
-        model = await self._model(core)
+        journal, core = self._of(context)
+        model = await journal._model(core)
         wanted = checked_bool(cancelled, "cancelled")
-        for info in await self.write(core, partial(runs.unfinished_runs, model=model, cancelled=wanted)):
-            if info.id not in self.at_work:
-                yield UnfinishedRun(self, core, info)
+        for info in await journal.write(core, partial(runs.unfinished_runs, model=model, cancelled=wanted)):
+            if info.id not in journal.at_work:
+                yield UnfinishedRun(journal, core, info)
 
     async def track(self, branch: Branch, name: str) -> None:
         """Records the present state of a branch under a name, for `branch` in a later process; from then on, its state
@@ -126,10 +132,10 @@ class Journal:
         """
         if not isinstance(branch, Branch):
             raise InvalidInput(f"branch is {preview(branch)}, but it must be a Branch")
-        self._core_of(branch.context)
+        journal, _ = self._of(branch.context)
         checked_name(name, "the name of a branch")
         handle_of(branch).check_free()
-        await self.write_branch(branch, lambda connection, key, state: None, present=True, name=name)
+        await journal.write_branch(branch, lambda connection, key, state: None, present=True, name=name)
 
     async def branch(self, context: Context, name: str, *, overflow: Overflow | None = None) -> Branch:
         """The branch that was tracked under a name, as its last turn left it.
@@ -143,32 +149,34 @@ class Journal:
             SnapshotMismatch: the branch is of a model with another tokenizer.
             ContextFull, PositionsExhausted, TooManyBranches: there is no room for it.
         """
-        core = self._core_of(context)
+        journal, core = self._of(context)
         checked_name(name, "the name of a branch")
-        row = await self.write(core, partial(runs.find_branch, name=name))
+        row = await journal.write(core, partial(runs.find_branch, name=name))
         if row is None:
-            names = ", ".join(await self.write(core, runs.branch_names)) or "none yet"
+            names = ", ".join(await journal.write(core, runs.branch_names)) or "none yet"
             raise JournalError(f"the journal {self.path} has no branch {name!r}; there are: {names}")
-        runs.check_model(row.model, await self._model(core), f"branch {name!r}")
-        return await self.restore(core, row.id, row.state, overflow)
+        runs.check_model(row.model, await journal._model(core), f"branch {name!r}")
+        return await journal.restore(core, row.id, row.state, overflow)
 
     async def runs(self) -> list[RunInfo]:
         """All turns in the journal, oldest first, without their calls. Raises JournalError."""
-        return await self.write(self._any_core(), runs.list_runs)
+        journal = self._opened()
+        return await journal.write(journal._any_core(), runs.list_runs)
 
     async def drop(self, run: str) -> None:
         """Removes a turn from the journal, with what only it needs. Raises JournalError for one that runs, or if there
         is none."""
-        if run in self.at_work:
+        journal = self._opened()
+        if run in journal.at_work:
             raise JournalError(f"run {run} is at work in this process; cancel it first")
 
         def drop(connection: sqlite3.Connection) -> None:
             runs.drop_runs(connection, [run])
-            self.files.forget()
-            self._states.forget()  # some of what it knows may be gone
+            journal.files.forget()
+            journal._states.forget()  # some of what it knows may be gone
 
-        await self.write(self._any_core(), drop)
-        await self.write(self._any_core(), partial(remove_unused_contents, journal=self.path))
+        await journal.write(journal._any_core(), drop)
+        await journal.write(journal._any_core(), partial(remove_unused_contents, journal=self.path))
 
     async def approvals(self) -> list[WaitingApproval]:
         """Calls that wait for a person's decision, the one that has waited longest first.
@@ -223,6 +231,7 @@ class Journal:
                 self._writer = None
                 assert self._lock is not None
                 self._lock.release()
+                _OPEN.pop(self._file, None)
 
     def turn_log(self, core: ContextCore) -> JournalTurnLog:
         """Record for a new turn."""
@@ -376,11 +385,19 @@ class Journal:
     def _open(self) -> None:
         if not self.path.parent.is_dir():
             raise JournalError(f"the journal {self.path} cannot be made: there is no folder {self.path.parent}")
-        self._lock = acquired_lock(self.path)
+        if _OPEN.setdefault(self._file, self) is not self:
+            raise JournalError(
+                f"the journal {self.path} is open in this process by another kv.Journal; pass that one as journal="
+            )
         try:
-            self._writer = JournalWriter(self.path, self.sync, self._forget, self._answers)
+            self._lock = acquired_lock(self.path)
+            try:
+                self._writer = JournalWriter(self.path, self.sync, self._forget, self._answers)
+            except BaseException:
+                self._lock.release()
+                raise
         except BaseException:
-            self._lock.release()
+            _OPEN.pop(self._file, None)
             raise
 
     def _forget(self) -> None:
@@ -394,14 +411,23 @@ class Journal:
                 return core
         raise JournalError(f"the journal {self.path} is closed; open a Context with journal=")
 
-    def _core_of(self, context: Context) -> ContextCore:
+    def _opened(self) -> Journal:
+        """The one of this process that has the file open: this one, or another of the same path."""
+        return _OPEN.get(self._file, self)
+
+    def _of(self, context: Context) -> tuple[Journal, ContextCore]:
+        """The journal of a Context, which is this one or another of the same file. Raises InvalidInput."""
         if not isinstance(context, Context):
             raise InvalidInput(f"context is {preview(context)}, but it must be a Context")
         core = core_of(context)
-        if cast(Journal | None, core.journal) is not self:
-            raise InvalidInput("the Context was opened without this journal; pass journal= to Context.open")
+        journal = cast(Journal | None, core.journal)
+        if journal is None or journal._file != self._file:
+            has = "no journal" if journal is None else f"the journal {journal.path}"
+            raise InvalidInput(
+                f"the Context was opened with {has}, without this journal {self.path}; pass journal= to Context.open"
+            )
         core.loop.check_open()
-        return core
+        return journal, core
 
     async def _model(self, core: ContextCore) -> str:
         """Identity of the tokenizer, which the tokens are of."""

@@ -138,12 +138,14 @@ def _shortened(id: str, length: int) -> str:
 
 def run_called(ids: Sequence[str], called: str, path: Path, what: Literal["run", "approval"] = "run") -> str:
     """The id that is this one or begins so; that of a call's turn has the number of the call behind it, as in `1f6e-0`,
-    and so has the key of an approval.
+    and so has the key of an approval, which may leave it out where its turn has asked for one alone.
 
     Raises JournalError for none, and for several.
     """
-    root, _, calls = called.partition("-")
+    root, dash, calls = called.partition("-")
     found = [id for id in ids if root and id.startswith(root) and id.partition("-")[2] == calls]
+    if what == "approval" and not dash and not found:  # the turn alone is named
+        found = [id for id in ids if root and id.startswith(root)]
     if len(found) == 1:
         return found[0]
     shorts = short_ids(ids)

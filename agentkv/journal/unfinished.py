@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from ..agents.approval import Approve
     from ..agents.stream import AgentStream
     from ..agents.tool_runner import Ask
+    from .files import SavedFiles
     from .journal import Journal
     from .runs import RecordedCall, RunInfo
 
@@ -104,9 +106,8 @@ class UnfinishedRun:
         """
         ask = approver_of(approve)
         taken = await self._taken_up(agent)
-        run = await resume_turn(agent, taken, deps, ask)
-        await taken.branch.close()  # nobody else has it; its cells are for the next
-        return run
+        async with taken.closed_after():
+            return await resume_turn(agent, taken, deps, ask)
 
     def stream(self, agent: Agent[Deps, Out], *, deps: Any = None, approve: Approve | None = None) -> AgentStream[Out]:
         """Goes on with the turn as `resume` does, and yields its events, as `Agent.stream` does."""
@@ -126,7 +127,7 @@ class UnfinishedRun:
             raise EarlierFailure(self._info.answer or "")
         if self._info.status != "finished":
             taken = await self._taken_up(agent)
-            async with taken.branch:
+            async with taken.closed_after():
                 output = (await resume_turn(agent, taken, deps, ask)).output
                 await take_files(handle_of(caller), taken.branch.workspace)
                 return output
@@ -152,14 +153,21 @@ class UnfinishedRun:
         left = await self._journal.write(self._core, partial(runs.left_run, run=self.id))
         log.go_on(left.info.calls)
         records = {number: call.record for number, call in left.info.calls.items() if call.record is not None}
-        start = left.info.start
         files = await self._journal.write(self._core, partial(self._journal.files.of_run, run=self.id))
-        if left.last is None:
-            branch = await self._journal.restore(self._core, left.branch, left.base, waits=True)
-            return TakenUp(RecordedTurn(start, None, records), branch, log)
-        before = None
-        if left.last.turn_state.base < left.base_length:  # room was made in the turn
-            before = await self._journal.restore(self._core, left.branch, left.base, waits=True)
-        branch = await self._journal.restore(self._core, left.branch, left.last.branch_state, files=files, waits=True)
-        version = await self._journal.version_in(self._core, branch, left.branch, left.base)
-        return TakenUp(RecordedTurn(start, left.last.turn_state, records, before, version), branch, log)
+        start, last = left.info.start, left.last
+        async with AsyncExitStack() as made:  # closed again where the turn is not taken up
+
+            async def restored(state: int, files: SavedFiles | None = None) -> Branch:
+                branch = await self._journal.restore(self._core, left.branch, state, files=files, waits=True)
+                return await made.enter_async_context(branch)
+
+            if last is None:
+                taken = TakenUp(RecordedTurn(start, None, records), await restored(left.base), log)
+            else:
+                room_was_made = last.turn_state.base < left.base_length
+                before = await restored(left.base) if room_was_made else None
+                branch = await restored(last.branch_state, files)
+                version = await self._journal.version_in(self._core, branch, left.branch, left.base)
+                taken = TakenUp(RecordedTurn(start, last.turn_state, records, before, version), branch, log)
+            made.pop_all()
+        return taken

@@ -16,7 +16,8 @@ from .._chat.messages import checked_messages, checked_template, text_of
 from .._chat.tool_results import in_call_order, with_ids_of
 from .._context.branch import Branch, new_branch
 from .._context.handle import core_of, handle_of
-from .._context.prefill import PromptPrefill, Source
+from .._context.overflow import most_cells
+from .._context.prefill import PromptNeeds, PromptPrefill, Source, Underway
 from .._types.errors import BranchClosed, ContextFull, OutOfMemory, TooManyBranches
 from .admission import Admission, request_timeout
 from .branches.registry import Branches
@@ -76,6 +77,7 @@ class Server:
         self.cache = ConversationCache(settings.most_kept)
         self.branches = Branches(settings.most_branches, settings.branch_seconds, settings.lease_seconds)
         self.began = int(time.time())
+        self._underway = Underway()
         self._warm: dict[str, CachedConversation] = {}  # kept open as long as the server runs
         self.metrics = Metrics(self)
         self.ignored = Ignored(self.metrics.ignored, settings.strict)
@@ -255,17 +257,29 @@ class Server:
         core, reading = core_of(self.context), Reading(begin)
         fork = None if after is None else await self._forked(after)
         source = None if fork is None else Source(fork.id, kept)
+        needs = PromptNeeds(most_cells(core.model.info), self._underway)
 
         async def read() -> Prompted:
-            async with PromptPrefill(core, update, source) as prompt:
+            if fork is None:
+                return await compute()
+            await handle_of(fork).ready()  # its cells may have been taken while there was no room
+            with handle_of(fork).state.in_use():
+                return await compute()
+
+        async def compute() -> Prompted:
+            async with PromptPrefill(core, update, source, needs=needs) as prompt:
                 await reading.finish(prompt, update)
                 if fork is not None and prompt.branch == fork.id:
                     return Prompted(self, fork, prompt.reused)
                 return Prompted(self, new_branch(core, prompt.branch, None, self, prompt.reused), prompt.reused)
 
+        async def read_in_turn() -> Prompted:
+            offloader = core.offloader
+            return await (read() if offloader is None else offloader.retry(read, needs.lacking, waits=True))
+
         prompted = None
         try:
-            prompted = await self.with_room(read)
+            prompted = await self.with_room(read_in_turn)
         finally:
             if fork is not None and (prompted is None or prompted.branch is not fork):
                 fork.close()

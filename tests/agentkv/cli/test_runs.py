@@ -144,6 +144,31 @@ def test_what_waits_for_an_approval_is_shown_and_answered(left: Path) -> None:
     assert "denied" in run("show", left, weather["id"]).output
 
 
+@pytest.mark.parametrize(
+    ("called", "found"),
+    [
+        ("12ab-0", "12ab34-0"),
+        ("12ab-1", "several approvals begin with 12ab-1: 12ab34-1, 12ab99-1"),
+        ("12ab34-1", "12ab34-1"),
+        ("12ab34", "several approvals begin with 12ab34: 12ab34-0, 12ab34-1"),
+        ("12", "several approvals begin with 12: 12ab34-0, 12ab34-1, 12ab99-1"),
+        ("12ab9", "12ab99-1"),
+        ("7", "7f-3-0"),
+        ("7f-3", "no approval '7f-3'"),
+        ("7-3-0", "7f-3-0"),
+        ("", "no approval ''"),
+        ("-0", "no approval '-0'"),
+    ],
+)
+def test_an_approval_is_found_by_how_its_key_begins(called: str, found: str) -> None:
+    keys = ["12ab34-0", "12ab34-1", "12ab99-1", "7f-3-0"]
+    if found in keys:
+        assert run_called(keys, called, Path("runs.db"), "approval") == found
+    else:
+        with pytest.raises(kv.JournalError, match=found):
+            run_called(keys, called, Path("runs.db"), "approval")
+
+
 def test_a_turn_that_was_answered_goes_on_without_a_terminal(left: Path) -> None:
     (waits,) = told("approvals", left)
     assert run("answer", left, waits["key"], "--yes").exit_code == 0

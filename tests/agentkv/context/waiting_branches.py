@@ -16,11 +16,13 @@ from unittest.mock import patch
 
 import anyio
 import anyio.lowlevel
+import numpy as np
 
 import agentkv as kv
 from agentkv._storage import offload_stores
 from agentkv._storage.offload import InFile, InMemory
 
+TASKS = 12
 CAPACITY, MOST_TOKENS, MOST_FORKS = 260, 150, 3  # of the cache; of a branch; of a task, each with its own tokens
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 
@@ -113,8 +115,7 @@ class Task:
             before, most = branch.tokens, self.rng.randint(1, 12)
             made = await branch.generate(max_tokens=most)
             assert made.finish_reason != "context_full"
-            expected = await self.player.greedy(before, most)
-            assert made.tokens == expected, (before, made.tokens, expected)
+            await self.player.check_greedy(before, most, made.tokens)
 
     async def stream(self) -> None:
         branch, take = self.pick(), self.rng.randint(0, 6)
@@ -127,7 +128,7 @@ class Task:
                 if len(read) >= take:
                     break
         assert branch.tokens == before + read
-        assert read == (await self.player.greedy(before, 8))[: len(read)]
+        await self.player.check_greedy(before, 8, read)
 
     async def turn(self) -> None:
         branch = await self.pick().fork()
@@ -176,31 +177,38 @@ VERBS = {
 
 
 class WaitingPlayer:
-    """Many tasks on one Context."""
+    """Many tasks on one Context. Without `exact` logits need only be close: the backend promises no bits."""
 
-    def __init__(self, ctx: kv.Context, oracle: kv.Context, folder: Path) -> None:
-        self.ctx, self.oracle, self.folder = ctx, oracle, folder
+    def __init__(self, ctx: kv.Context, oracle: kv.Context, folder: Path, exact: bool) -> None:
+        self.ctx, self.oracle, self.folder, self.exact = ctx, oracle, folder, exact
         self.counts: Counter[str] = Counter()
 
     async def check(self, branch: kv.Branch) -> None:
-        """Compares the next logits to the bit."""
+        """Compares the next logits."""
         fresh = await self.oracle.branch(branch.tokens)
         here, there = await branch.logits(), await fresh.logits()
         await fresh.close()
-        assert here.tobytes() == there.tobytes()
+        if self.exact:
+            assert here.tobytes() == there.tobytes()
+        else:
+            np.testing.assert_allclose(here, there, atol=1e-3)
         self.counts["compared"] += 1
 
-    async def greedy(self, tokens: list[int], most: int) -> list[int]:
-        fresh = await self.oracle.branch(tokens)
-        made = await fresh.generate(max_tokens=most)
-        await fresh.close()
-        return made.tokens
+    async def check_greedy(self, tokens: list[int], most: int, made: list[int]) -> None:
+        """Compares what came after tokens with the most probable ones."""
+        if self.exact:
+            fresh = await self.oracle.branch(tokens)
+            expected = (await fresh.generate(max_tokens=most)).tokens
+            await fresh.close()
+            assert made == expected[: len(made)], (tokens, made, expected)
 
 
-async def play(folder: Path, seed: int, verbs: int, tasks: int = 12, **options: Any) -> Counter[str]:
+async def play(
+    folder: Path, seed: int, verbs: int, model: Path | None = None, exact: bool = True, **options: Any
+) -> Counter[str]:
     """So many verbs, by all tasks together. Raises AssertionError for the first differing bit, and whatever a verb
     raises, ContextFull above all: none of them lacks cells that it could not wait for."""
-    rng, model = random.Random(seed), kv.models.nano()
+    rng, model = random.Random(seed), model or kv.models.nano()
     policy = kv.Offload(
         idle=0,
         memory_bytes=rng.choice([0, 40_000, 400_000]),
@@ -214,10 +222,10 @@ async def play(folder: Path, seed: int, verbs: int, tasks: int = 12, **options: 
             kv.Context.open(model, capacity=CAPACITY, offload=policy, **options) as ctx,
             kv.Context.open(model, capacity=8192, **options) as oracle,
         ):
-            player = WaitingPlayer(ctx, oracle, folder)
+            player = WaitingPlayer(ctx, oracle, folder, exact)
             async with anyio.create_task_group() as group:
-                for number in range(tasks):
-                    group.start_soon(Task(player, seed * 1000 + number).run, verbs // tasks)
+                for number in range(TASKS):
+                    group.start_soon(Task(player, seed * 1000 + number).run, verbs // TASKS)
             stats = ctx.stats
             player.counts.update(offloads=stats.offloads, refed=stats.refed)
             assert ctx.branches == []

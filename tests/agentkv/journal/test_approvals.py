@@ -397,7 +397,7 @@ async def _raises(answer: Callable[[], Awaitable[Any]], kind: type[Exception], m
 @pytest.mark.parametrize(
     "key",
     ["", "-", "--", "x", "-1", "{run}", "{run}-", "{run}-x", "{run}--1", "{run}-99", "{run}-1-1", "{run}-\u0661",
-     "a\0b-1", "{run}-" + "9" * 5000, "'; DROP TABLE calls; --1", "\ud800-1", "%-1", "{run}-1 "],
+     "a\0b-1", "{run}-" + "9" * 5000, "'; DROP TABLE calls; --1", "\ud800-1", "%-1", "{run}-1 ", "{run}-01"],
     ids=lambda key: ascii(key[:40]),
 )  # fmt: skip
 async def test_keys_that_are_none(tmp_path: Path, key: str) -> None:
@@ -419,6 +419,7 @@ async def test_keys_that_are_none(tmp_path: Path, key: str) -> None:
         (("x-1", None), "approved"),
         (("x-1", True, "because"), "leave it out"),
         (("x-1", False, 5), "why is int 5"),
+        (("x-1", False, "long " * 9999), "fewer words"),
     ],
 )
 async def test_invalid_arguments(tmp_path: Path, given: Any, match: str) -> None:
@@ -434,3 +435,18 @@ async def test_a_reason_is_never_an_approval(tmp_path: Path, why: str) -> None:
     run, ran = await resumed(path)
     assert ran == []
     assert "denied" in [record.status for record in run.calls]
+
+
+async def test_a_long_reason_is_cut_for_the_model_and_in_errors(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    (key,) = await left_turn(path, [BOSS])
+    await kv.Journal(path).answer(key, False, "never\n" * 2000)
+    with pytest.raises(kv.JournalError, match=r"it was denied: never never .*\.\.\.$") as refused:
+        await kv.Journal(path).answer(key, True)
+    assert len(str(refused.value)) < 400
+    crash = Crash(path)
+    async with opened(["Done."], path) as (ctx, journal):
+        agent = kv.Agent("You are Nano.", tools=[crash.tool("boss", approve=True, max_result_tokens=20)])
+        run = await (await only_left(journal, ctx)).resume(agent)
+        assert len(ctx.tokenizer.encode(run.calls[0].error or "")) <= 20
+    assert (run.calls[0].status, crash.ran) == ("denied", [])

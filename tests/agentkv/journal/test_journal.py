@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 import agentkv as kv
@@ -172,18 +174,20 @@ async def test_room_that_was_made_in_a_turn_comes_back_when_it_fails(tmp_path: P
         assert len(branch.messages) < 8 + len(run.messages)
     journal = kv.Journal(crash.crashed)
     async with kv.testing.replies([], threads=1, capacity=1024, journal=journal) as ctx:
-        left = await only_left(journal, ctx)
-
-        stopped: list[kv.Branch] = []
+        left, lengths = await only_left(journal, ctx), list[int]()
 
         def stop(context: kv.RunContext[Any]) -> None:
-            stopped.append(context.branch)
             raise RuntimeError("no")
 
-        with pytest.raises(RuntimeError):
-            await left.resume(desk(Crash(crash.crashed), before_round=stop))
-        assert stopped[0].tokens == before
-        assert [branch.id for branch in ctx.branches] == [stopped[0].id]
+        async with left.stream(desk(Crash(crash.crashed), before_round=stop)) as events:
+            with pytest.raises(RuntimeError):
+                await _lengths_rolled_back_to(events, lengths)
+        assert lengths == [len(before)]
+
+
+async def _lengths_rolled_back_to(events: Any, lengths: list[int]) -> None:
+    async for event in events:
+        lengths += [event.length] if isinstance(event, kv.events.RolledBack) else []
 
 
 async def test_turns_of_sub_agents_go_on_in_their_call(tmp_path: Path) -> None:
@@ -318,6 +322,64 @@ async def test_dropped_runs_take_their_states_along(tmp_path: Path) -> None:
             await left.resume(desk(crash))
         agent = desk(crash)
         assert (await agent.run(await agent.trunk(ctx), QUESTION)).text == "Yes."
+
+
+@pytest.mark.parametrize("name", ["crashed.db", "../LINK/crashed.db"])
+async def test_another_journal_of_the_same_file_goes_by_the_one_that_is_open(tmp_path: Path, name: str) -> None:
+    crash, _ = await crashed(tmp_path, "pay b")
+    tmp_path.with_name("LINK").symlink_to(tmp_path)
+    other = kv.Journal(tmp_path / name)
+    try:
+        async with opened(["It is 3."], crash.crashed) as (ctx, journal):
+            with pytest.raises(kv.JournalError, match="pass that one as journal="):
+                async with opened([], other):
+                    pass
+            (left,) = await left_by(other, ctx)
+            await left.resume(desk(crash))
+            assert [info.status for info in await other.runs()] == ["finished"]
+            await other.track(await desk(crash).trunk(ctx), "desk")
+            assert (await other.branch(ctx, "desk")).tokens == (await journal.branch(ctx, "desk")).tokens
+            await other.drop(left.id)
+            assert await journal.runs() == []
+        async with opened([], other):
+            pass
+    finally:
+        tmp_path.with_name("LINK").unlink()
+
+
+RESUMED: dict[str, Any] = {
+    "whole": lambda left, agent, scope: left.resume(agent),
+    "stream": lambda left, agent, scope: _read(left.stream(agent), scope),
+}
+ENDS: dict[str, Any] = {"done": None, "fails": RuntimeError, "cancelled": None, "has no such tool": kv.InvalidInput}
+
+
+async def _read(stream: Any, scope: anyio.CancelScope) -> None:
+    async with stream as events:
+        async for _ in events:
+            pass
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("how", RESUMED)
+async def test_a_turn_that_goes_on_gives_its_branch_back_however_it_ends(tmp_path: Path, how: str, end: str) -> None:
+    crash, _ = await crashed(tmp_path, "pay b")
+    scope = anyio.CancelScope()
+
+    async def hook(_: kv.RunContext[Any]) -> None:
+        if end == "fails":
+            raise RuntimeError
+        if end == "cancelled":
+            scope.cancel()
+
+    async with opened(["It is 3."] if end == "done" else [], crash.crashed) as (ctx, journal):
+        left = await only_left(journal, ctx)
+        agent = kv.Agent("You.") if end == "has no such tool" else desk(crash, before_round=hook)
+        raises = pytest.raises(ENDS[end]) if ENDS[end] else nullcontext()
+        with scope, raises as failure:  # which keeps all that it came through alive
+            await RESUMED[how](left, agent, scope)
+        assert ctx.branches == []
+        assert (failure is None) == (ENDS[end] is None)
 
 
 async def test_what_cannot_be_resumed_says_so(tmp_path: Path) -> None:

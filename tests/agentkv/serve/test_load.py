@@ -13,6 +13,8 @@ from typing import Any
 import anyio
 import pytest
 
+import agentkv as kv
+
 from .conftest import SETTINGS, Served, serving
 
 pytestmark = pytest.mark.anyio
@@ -91,6 +93,31 @@ async def load(site: Served, total: int, seed: int) -> Counter[str]:
     assert site.ctx.stats.cells_used == 0
     assert (site.server.admission.running, site.server.admission.waiting) == (0, 0)
     return clients.outcomes
+
+
+async def conversation(site: Served, number: int) -> list[tuple[str, str]]:
+    """Messages of a conversation of three turns, with the reasons why they end."""
+    messages: list[dict[str, str]] = [{"role": "system", "content": "You are Nano, a desk agent."}]
+    said = []
+    for city in ("Oslo", "Tolvik", "Brasno"):
+        messages.append({"role": "user", "content": f"What is the weather in {city}? ({number})"})
+        body = {"model": "nano", "messages": messages, "temperature": 0, "max_tokens": 24}
+        answer = await site.http.post(CHAT, json=body)
+        assert answer.status_code == 200, answer.text
+        (choice,) = answer.json()["choices"]
+        said.append((choice["message"]["content"] or "", choice["finish_reason"]))
+        messages.append({"role": "assistant", "content": said[-1][0]})
+    return said
+
+
+async def test_answers_on_a_full_cache_are_those_of_a_large_one() -> None:
+    """None is cut for what others hold, and none is refused."""
+    answers = []
+    for capacity, offload in ((16384, None), (420, kv.Offload(idle=0))):
+        async with serving(SETTINGS, capacity=capacity, offload=offload, rescue=False) as site:
+            answers.append(await kv.gather(*(conversation(site, number) for number in range(20))))
+            assert (site.ctx.stats.offloads > 0) == (capacity < 16384)
+    assert answers[0] == answers[1]
 
 
 async def test_clients_that_come_and_go() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,29 @@ async def test_a_way_out_is_told_to_the_model(project: Path, name: str, argument
     assert record.status == "retry"
     assert "leads out of the workspace" in record.content
     assert (project.parent / "secret").read_text() == "x"
+
+
+async def test_calls_of_one_message_are_made_in_its_order(project: Path) -> None:
+    edits = [call("edit_file", path="a.txt", old=f"line {n}\n", new=f"LINE {n}\n") for n in range(1, 9)]
+    *_, count, read, removed, again = await contents(
+        project,
+        [
+            *edits,
+            call("run_command", command="grep -c LINE a.txt"),
+            call("read_file", path="a.txt", max_lines=1),
+            call("run_command", command="rm a.txt"),
+            call("search", pattern="LINE 8"),
+        ],
+    )
+    assert (count, read) == ("exit status 0\n8\n", "LINE 1\n[lines 1 to 1 of 11]")
+    assert (removed, again) == ("exit status 0\n", "no line matches")
+
+
+async def test_answers_are_cut(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["agentkv.tools.files"], "MOST_TEXT", 6)
+    read, listed = await contents(project, call("read_file", path="a.txt"), call("list_files"))
+    assert read == "line 1\n[65 more characters; ask for less at once]"
+    assert listed == "a.txt\no\n[7 more characters; ask for less at once]"
 
 
 async def test_commands_run_among_the_branchs_files(project: Path) -> None:

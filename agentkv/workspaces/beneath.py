@@ -18,6 +18,7 @@ from .._types.show import spellable
 MOST_LINKS = 40  # that one path goes through, as in Linux
 _LONG = 200  # characters of a path that is shown
 _UNDER_WAY = re.compile(r"\.agentkv-([0-9]+)-[0-9a-f]{16}")
+_ENDS_LINES = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
@@ -54,6 +55,11 @@ def unusable(path: str, error: OSError) -> WorkspaceError:
 def shown(path: str) -> str:
     """A path as error messages show it."""
     return repr(spellable(path if len(path) <= _LONG else f"{path[:_LONG]}..."))
+
+
+def in_one_line(name: str) -> str:
+    """A name as text in which lines mean something: what would end one is escaped."""
+    return _ENDS_LINES.sub(lambda found: found[0].encode("unicode_escape").decode(), spellable(name))
 
 
 def what_is(mode: int) -> str:
@@ -104,6 +110,9 @@ def beneath(root: int, path: str, *, make: bool = False) -> Iterator[Place]:
     walk = _Walk(root, path, make)
     try:
         yield walk.place()
+    except BaseException:
+        walk.remove_made()
+        raise
     finally:
         walk.close()
 
@@ -114,10 +123,15 @@ class _Walk:
     def __init__(self, root: int, path: str, make: bool) -> None:
         if "\0" in path:
             raise WorkspaceError(f"{shown(path)} is no path: it holds a zero byte")
+        try:
+            os.fsencode(path)
+        except UnicodeEncodeError as error:
+            raise WorkspaceError(f"{shown(path)} is no path: it holds half a character") from error
         self._path = path
         self._make = make
         self._root = root
         self._folders: list[tuple[int, str]] = []
+        self._new: list[tuple[int, str]] = []  # folders that were made, by the one that they are in
         self._left = self._names(path)
         self._links = 0
 
@@ -139,9 +153,16 @@ class _Walk:
         return Place(folder, name, "/".join(name for _, name in self._folders))
 
     def close(self) -> None:
-        for folder, _ in self._folders:
+        for folder, _ in [*self._folders, *self._new]:
             os.close(folder)
         self._folders.clear()
+        self._new.clear()
+
+    def remove_made(self) -> None:
+        """Removes folders that were made for what did not come to be."""
+        for within, name in reversed(self._new):
+            with suppress(OSError):  # something is in it by now
+                os.rmdir(name, dir_fd=within)
 
     @property
     def _here(self) -> int:
@@ -163,6 +184,7 @@ class _Walk:
             if self._make:
                 with suppress(FileExistsError):
                     os.mkdir(name, 0o755, dir_fd=self._here)
+                    self._new.append((os.dup(self._here), name))
             self._folders.append((open_folder(name, self._here), name))
         except OSError as error:
             raise unusable(self._path, error) from error

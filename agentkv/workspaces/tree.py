@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from .._types.errors import WorkspaceConflict, WorkspaceError
-from .._types.show import spellable
-from .beneath import open_file, open_folder, removed_as_left, replaced, shown
+from .beneath import in_one_line, open_file, open_folder, removed_as_left, replaced, shown
 from .entries import Changes, FileEntry
 from .open_folders import OpenFolders, remove_empty, remove_folder
 
@@ -351,6 +350,6 @@ def unreadable(path: str, error: OSError) -> WorkspaceError:
 
 def conflict(paths: Sequence[str], why: str) -> WorkspaceConflict:
     """The error for files that two sides changed."""
-    shown = ", ".join(map(spellable, paths[:MOST_SHOWN]))
+    shown = ", ".join(map(in_one_line, paths[:MOST_SHOWN]))
     more = f" and {len(paths) - MOST_SHOWN} more" if len(paths) > MOST_SHOWN else ""
     return WorkspaceConflict(f"{shown}{more}: {why}; make them alike on one side, and try again", paths)

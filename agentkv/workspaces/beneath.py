@@ -9,16 +9,19 @@ import os
 import re
 import secrets
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from .._types.errors import OutsideWorkspace, WorkspaceError
 from .._types.show import spellable
 
+OWNERS = 0o700  # permissions of a folder that its owner may use
 MOST_LINKS = 40  # that one path goes through, as in Linux
 _LONG = 200  # characters of a path that is shown
-_UNDER_WAY = re.compile(r"\.agentkv-([0-9]+)-[0-9a-f]{16}")
+_UNDER_WAY = re.compile(r"\.agentkv-([0-9]+)-([0-9a-f]{8})[0-9a-f]{8}")
 _ENDS_LINES = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
+_PROCESS = secrets.token_hex(4)  # its number may have been another's that was killed
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
@@ -26,6 +29,35 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 def open_folder(name: str | os.PathLike[str], within: int | None = None) -> int:
     """Opens a folder, no link to one. Raises OSError."""
     return os.open(name, _FOLDER, dir_fd=within)
+
+
+def open_unreadable(name: str, within: int) -> int:
+    """Opens a folder of a branch's; one that its owner may not read may be from now on. Raises OSError."""
+    try:
+        return open_folder(name, within)
+    except PermissionError:
+        let_owner(name, within)
+        return open_folder(name, within)
+
+
+def open_own_folder(name: str, within: int) -> int:
+    """Opens a folder of a branch's, which its owner may read and write to from now on. Raises OSError."""
+    folder = open_unreadable(name, within)
+    if os.fstat(folder).st_mode & OWNERS != OWNERS:
+        os.fchmod(folder, OWNERS)
+    return folder
+
+
+def let_owner(name: str, within: int) -> None:
+    """Lets its owner read and write to a folder, no link to one. Raises OSError."""
+    if sys.platform != "linux":
+        os.chmod(name, OWNERS, dir_fd=within, follow_symlinks=False)
+        return
+    handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=within)
+    try:
+        os.chmod(f"/proc/self/fd/{handle}", OWNERS)  # of Linux, where only this follows no link
+    finally:
+        os.close(handle)
 
 
 def open_file(name: str, within: int) -> int:
@@ -208,16 +240,24 @@ class _Walk:
 
 def removed_as_left(name: str, within: int) -> bool:
     """Whether a name is that of a file under way of `replaced`; one whose process was killed is removed."""
-    under_way = _UNDER_WAY.fullmatch(name)
-    if under_way is None:
+    left = _UNDER_WAY.fullmatch(name)
+    if left is None:
         return False
     with suppress(OSError):
-        if not _lives(int(under_way[1])):
+        if not is_at_work(int(left[1]), left[2]):
             os.unlink(name, dir_fd=within)
     return True
 
 
-def _lives(process: int) -> bool:
+def under_way() -> str:
+    """A name for a file under way, by which `is_at_work` tells whether its process is."""
+    return f"{os.getpid()}-{_PROCESS}{secrets.token_hex(4)}"
+
+
+def is_at_work(process: int, token: str) -> bool:
+    """Whether a process that named a file lives."""
+    if process == os.getpid():
+        return token == _PROCESS
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
@@ -231,7 +271,7 @@ def _lives(process: int) -> bool:
 def replaced(name: str, within: int, mode: int) -> Iterator[int]:
     """An open new file, which takes the place of what `name` is in a folder once the block ends. What had that name
     is never written to, so that its other names, if it has some, keep their content."""
-    new = f".agentkv-{os.getpid()}-{secrets.token_hex(8)}"
+    new = f".agentkv-{under_way()}"
     file = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=within)
     try:
         yield file

@@ -46,12 +46,17 @@ def changes_between(old: Manifest, new: Manifest) -> Changes:
 def changed(old: Manifest, changes: Mapping[str, FileEntry | None]) -> dict[str, FileEntry]:
     """A manifest with changes made."""
     made = dict(old)
+    change(made, changes)
+    return made
+
+
+def change(entries: dict[str, FileEntry], changes: Mapping[str, FileEntry | None]) -> None:
+    """Makes changes in a manifest."""
     for path, entry in changes.items():
         if entry is None:
-            made.pop(path, None)
+            entries.pop(path, None)
         else:
-            made[path] = entry
-    return made
+            entries[path] = entry
 
 
 def merged(base: Manifest, ours: Manifest, theirs: Manifest) -> tuple[dict[str, FileEntry], list[str]]:

@@ -247,7 +247,7 @@ def test_a_search_has_its_time(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("pattern", ["(", "(?u)(?a)x", "(?R)", "(?<!(?R))", "(a(?1))", "(?P<n>a(?&n))", "a" * 10_000])
 def test_patterns_that_are_not_searched_for(folder: Path, pattern: str) -> None:
-    with pytest.raises(kv.WorkspaceError, match="no regular expression|calls itself, or is long"):
+    with pytest.raises(kv.WorkspaceError, match=r"no regular expression|calls itself, or is long"):
         files.search_text(folder, pattern, ".")
 
 

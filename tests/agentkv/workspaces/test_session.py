@@ -49,6 +49,31 @@ def test_the_last_view_takes_everything_along(begin: BeginView, home: Path) -> N
     assert (again.path / "a.txt").exists()
 
 
+FORK = """
+import gc, os, sys
+from agentkv.workspaces.workspace import Workspace, begin_view
+
+view = begin_view(Workspace(sys.argv[1]))
+path = view.path
+if child := os.fork():
+    os.waitpid(child, 0)
+    other = begin_view(Workspace(sys.argv[2]))
+    other.session._remover.join(1)  # what was left is removed by then
+    print(path.exists())
+else:
+    del view
+    gc.collect()
+    sys.exit()
+"""
+
+
+def test_a_fork_of_the_process_takes_no_files_along(home: Path, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    command = [sys.executable, "-c", FORK, str(tmp_path / "one"), str(tmp_path / "two")]
+    assert subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout == "True\n"
+
+
 def test_views_that_nobody_has_are_removed(begin: BeginView, home: Path) -> None:
     view = begin()
     forks = view.forks(3, 0)

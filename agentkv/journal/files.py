@@ -67,7 +67,7 @@ class FileTable:
         self._syncs = sync == "full"
         self._rows: weakref.WeakKeyDictionary[Version, int] = weakref.WeakKeyDictionary()
         self._blobs: BlobStore | None = None
-        for name in ("", "-wal", "-shm", "-journal", "-files"):  # of a journal that is in a workspace's folder
+        for name in ("", "-wal", "-shm", "-journal", "-files", ".lock"):  # of a journal that is in a workspace's folder
             leave_out(journal.with_name(f"{journal.name}{name}"))
 
     @property

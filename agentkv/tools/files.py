@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Awaitable, Callable
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar
 
+from anyio import to_thread
 from pydantic import Field
 
 from .._types.checks import checked_bool
@@ -61,8 +62,8 @@ def files(
     of = _FileTools(workspace, seconds)
     made = [
         tool(**_EACH, idempotent=True)(_in_words(of.read_file)),
-        tool(**_EACH, idempotent=True)(_in_words(of.write_file)),
-        tool(**_EACH)(_in_words(of.edit_file)),
+        tool(**_EACH, idempotent=True)(_to_its_end(_in_words(of.write_file))),
+        tool(**_EACH)(_to_its_end(_in_words(of.edit_file))),
         tool(**_EACH, idempotent=True)(_in_words(of.list_files)),
         tool(**_EACH, idempotent=True)(_in_words(of.search)),
     ]
@@ -144,3 +145,13 @@ def _in_words(function: Callable[P, R]) -> Callable[P, R]:
             raise Retry(str(error)) from error
 
     return told
+
+
+def _to_its_end(function: Callable[P, R]) -> Callable[P, Awaitable[R]]:
+    """Has a turn that is cancelled wait for a write: it would come behind the files' being taken back."""
+
+    @wraps(function)
+    async def made(*args: P.args, **kwargs: P.kwargs) -> R:
+        return await to_thread.run_sync(partial(function, *args, **kwargs))
+
+    return made

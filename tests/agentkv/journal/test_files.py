@@ -94,7 +94,7 @@ async def test_names_that_are_no_text_come_back(tmp_path: Path, project: Path) -
 async def test_a_journal_in_the_folder_is_no_part_of_it(project: Path) -> None:
     path, agent, counts = project / "runs.db", agent_of(), []
     for _ in range(3):
-        async with opened([CHANGE, "Done."], path) as (ctx, journal):
+        async with opened([CHANGE, "Done."], path) as (ctx, _):
             branch = await agent.trunk(ctx, workspace=kv.Workspace(project))
             await agent.run(branch, "Do it.")
             assert files_of(branch) == {"a": "begin;", "b": "mine"}

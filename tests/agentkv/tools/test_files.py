@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 import agentkv as kv
-from tests.waiting import NEVER, SOON
+from agentkv.workspaces import files as confined
+from tests.waiting import NEVER, SOON, until
 
 pytestmark = pytest.mark.anyio
 call = kv.testing.call
@@ -105,11 +109,33 @@ async def test_calls_of_one_message_are_made_in_its_order(project: Path) -> None
     assert (removed, again) == ("exit status 0\n", "no line matches")
 
 
+async def test_a_cancelled_turn_waits_for_a_write(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    began, goes_on, workspace = threading.Event(), threading.Event(), kv.Workspace(project)
+    write_all = confined.write_all
+
+    def slow(file: int, content: bytes) -> None:
+        began.set()
+        goes_on.wait()
+        write_all(file, content)
+
+    monkeypatch.setattr(confined, "write_all", slow)
+    async with kv.testing.replies([call("write_file", path="late", content="x")], threads=1, capacity=8192) as ctx:
+        agent = kv.Agent("You help.", tools=kv.tools.files(workspace))
+        branch = await agent.trunk(ctx, workspace=workspace)
+        async with anyio.create_task_group() as group:
+            group.start_soon(agent.run, branch, "Do it.")
+            await until(began.is_set)
+            group.cancel_scope.cancel()
+            goes_on.set()
+        assert branch.workspace is not None
+        assert "late" not in os.listdir(branch.workspace.path)
+
+
 async def test_answers_are_cut(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["agentkv.tools.files"], "MOST_TEXT", 6)
     read, listed = await contents(project, call("read_file", path="a.txt"), call("list_files"))
     assert read == "line 1\n[65 more characters; ask for less at once]"
-    assert listed == "a.txt\no\n[7 more characters; ask for less at once]"
+    assert listed == "a.txt\n\n[8 more characters; ask for less at once]"
 
 
 async def test_commands_run_among_the_branchs_files(project: Path) -> None:

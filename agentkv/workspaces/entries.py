@@ -38,7 +38,11 @@ Changes: TypeAlias = dict[str, FileEntry | None]
 
 def changes_between(old: Manifest, new: Manifest) -> Changes:
     """What has to change in `old` so that it says what `new` says."""
-    changed: Changes = {path: entry for path, entry in new.items() if not entry.says(old.get(path))}
+    changed: Changes = {
+        path: entry
+        for path, entry in new.items()
+        if (was := old.get(path)) is not entry and not entry.says(was)  # most were not looked at anew
+    }
     changed.update((path, None) for path in old if path not in new)
     return changed
 

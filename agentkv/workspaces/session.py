@@ -11,6 +11,7 @@ import queue
 import secrets
 import tempfile
 import threading
+import time
 import weakref
 from collections.abc import Mapping
 from contextlib import suppress
@@ -32,6 +33,7 @@ from .version import Version
 
 _LOCK = "lock"
 _NEW = "new-"
+_BEGINNING_S = 60  # that a session may take to have its lock
 _left_out: set[Path] = set()
 
 
@@ -144,7 +146,7 @@ class Session:
         _remove_left(parent)
         while gone := self._gone.get():
             remove_all(gone)
-        remove_all(self._folder)
+        _remove_locked(self._folder)
         os.close(self._lock)
         atexit.unregister(self._end)
 
@@ -162,6 +164,15 @@ def _folder_of_sessions() -> Path:
         return home() / "workspaces"
     except StoreError:  # a user without a home
         return Path(tempfile.gettempdir()) / f"agentkv-workspaces-{os.getuid()}"
+
+
+def _remove_locked(folder: Path) -> None:
+    """Removes a session's folder, its lock last: a process that is killed meanwhile leaves it to the next."""
+    with suppress(FileNotFoundError):
+        for each in folder.iterdir():
+            if each.name != _LOCK:
+                remove_all(each)
+    remove_all(folder)
 
 
 def _locked(path: Path) -> int:
@@ -195,12 +206,14 @@ def _remove_left(parent: Path) -> None:
     """Removes what processes left that were killed."""
     with suppress(FileNotFoundError):
         for folder in parent.iterdir():
-            if folder.name.startswith(_NEW) or not (folder / _LOCK).exists():
-                continue
             with suppress(OSError):
+                if folder.name.startswith(_NEW) and time.time() - folder.stat().st_mtime < _BEGINNING_S:
+                    continue
                 lock = _locked(folder / _LOCK)
-                remove_all(folder)
-                os.close(lock)
+                try:
+                    _remove_locked(folder)
+                finally:
+                    os.close(lock)
 
 
 def remove_all(folder: Path) -> None:

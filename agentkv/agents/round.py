@@ -206,7 +206,7 @@ class Round(Generic[Out]):
     def _begin(self, call: ToolCallRunner, group: TaskGroup) -> None:
         if call not in self._begun:
             self._begun.add(call)
-            group.start_soon(self._run, call)
+            group.start_soon(self._run, call, self._one_before(call))
 
     def _n_begun(self) -> int:
         """Number of the message's calls through the last one that has begun."""
@@ -227,16 +227,21 @@ class Round(Generic[Out]):
             await rewind(handle_of(self._branch), self._start)
         self._start = len(self._branch)
 
-    async def _run(self, call: ToolCallRunner) -> None:
+    def _one_before(self, call: ToolCallRunner) -> ToolCallRunner | None:
+        """The call that one of a tool in order waits for."""
+        earlier = self._calls[: self._calls.index(call)] if call.in_order else []
+        return next((each for each in reversed(earlier) if each.in_order), None)
+
+    async def _run(self, call: ToolCallRunner, before: ToolCallRunner | None) -> None:
         await self._turn.control.gate()
-        await call.run()
+        await call.run(before)
         if self._agent.after_call is not None and not call.left:
             await maybe_await(self._agent.after_call(self._context, call.finished))
 
     def _check_left(self) -> None:
         """Raises ApprovalPending where calls are left to wait for a person, once the others have ended."""
-        if keys := [key for call in self._calls for key in call.left]:
-            raise pending(keys)
+        if keys := dict.fromkeys(key for call in self._calls for key in call.left):
+            raise pending(list(keys))
 
     async def _enter_results(self) -> None:
         """Extends the branch by the results, in the order of the calls."""

@@ -34,6 +34,7 @@ _OPTIONS = frozenset(
         "backoff",
         "approve",
         "early",
+        "in_order",
         "repeatable",
         "idempotent",
         "max_result_tokens",
@@ -71,7 +72,10 @@ class Tool(Generic[Deps_contra, P, R_co]):
         retries: number of further attempts after an exception, without a message of the model.
         backoff: seconds before the first retry, doubled for each later one.
         approve: whether a person decides on each call.
-        early: whether a call may begin while the model still writes its message. Never where a person decides.
+        early: whether a call may begin while the model still writes its message. Never where a person decides, and
+            never in order.
+        in_order: whether a call waits for the calls of its message before it whose tools are in order as well: for
+            tools that work on the same thing.
         repeatable: whether a call with the same arguments may give another result though nothing else was called
             since. Otherwise a turn runs such a call once, see `Agent.max_repeats`.
         idempotent: whether making a call twice does no more than making it once: a call whose process ended is then
@@ -97,6 +101,7 @@ class Tool(Generic[Deps_contra, P, R_co]):
     backoff: float = 0.1
     approve: bool = False
     early: bool = True
+    in_order: bool = False
     repeatable: bool = False
     idempotent: bool = False
     max_result_tokens: int | None = None
@@ -132,6 +137,7 @@ class Tool(Generic[Deps_contra, P, R_co]):
             checked_count(self.max_result_tokens, f"max_result_tokens {what}", 1)
         checked_bool(self.approve, f"approve {what}")
         checked_bool(self.early, f"early {what}")
+        checked_bool(self.in_order, f"in_order {what}")
         checked_bool(self.repeatable, f"repeatable {what}")
         checked_bool(self.idempotent, f"idempotent {what}")
         for value, name, known in (
@@ -162,7 +168,7 @@ class Tool(Generic[Deps_contra, P, R_co]):
     @property
     def begins_early(self) -> bool:
         """Whether a call may begin before its message is complete."""
-        return self.early and not self.approve
+        return self.early and not self.approve and not self.in_order
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Calls the function itself, as any code may."""
@@ -199,6 +205,7 @@ def tool(
     backoff: float = 0.1,
     approve: bool = False,
     early: bool = True,
+    in_order: bool = False,
     repeatable: bool = False,
     idempotent: bool = False,
     max_result_tokens: int | None = None,

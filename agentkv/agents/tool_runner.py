@@ -221,6 +221,11 @@ class ToolCallRunner:
         return self.request.error is None and self._tool is not None and self._tool.begins_early
 
     @property
+    def in_order(self) -> bool:
+        """Whether the call waits for those before it that are in order as well."""
+        return self._tool is not None and self._tool.in_order
+
+    @property
     def repeatable(self) -> bool:
         """Whether the call may give another result when it is repeated."""
         return self._tool is not None and self._tool.repeatable
@@ -240,14 +245,18 @@ class ToolCallRunner:
         await self._is_over.wait()
         return None if self.record is None or self.record.status == "cancelled" else self.record
 
-    async def run(self) -> None:
-        """Runs the call to its end.
+    async def run(self, before: ToolCallRunner | None = None) -> None:
+        """Runs the call to its end, once the one `before` it has ended; leaves it where that one is left.
 
         Raises ToolFailed for an exception of a tool with on_error="raise".
         """
-        self._has_begun = True
         try:
-            await self._run()
+            if before is not None:
+                await before._is_over.wait()
+                self.left = before.left
+            if not self.left:
+                self._has_begun = True
+                await self._run()
         finally:
             self._is_over.set()
 

@@ -16,7 +16,8 @@ from typing_extensions import TypedDict
 
 from .._types.errors import JournalError
 from ..workspaces.blobs import BlobStore
-from ..workspaces.entries import Changes, FileEntry, changed
+from ..workspaces.entries import Changes, FileEntry, change
+from ..workspaces.session import leave_out
 from ..workspaces.version import Version
 from ..workspaces.view import WorkspaceView
 from ..workspaces.workspace import Workspace, restored_view
@@ -66,6 +67,8 @@ class FileTable:
         self._syncs = sync == "full"
         self._rows: weakref.WeakKeyDictionary[Version, int] = weakref.WeakKeyDictionary()
         self._blobs: BlobStore | None = None
+        for name in ("", "-wal", "-shm", "-journal", "-files", ".lock"):  # of a journal that is in a workspace's folder
+            leave_out(journal.with_name(f"{journal.name}{name}"))
 
     @property
     def blobs(self) -> BlobStore:
@@ -109,7 +112,7 @@ class FileTable:
     def of_run(self, connection: sqlite3.Connection, run: str) -> SavedFiles | None:
         """The files that were noted last for a turn. Raises ValueError."""
         row = connection.execute("SELECT files FROM run_files WHERE run = ?", (run,)).fetchone()
-        return None if row is None else _SAVED.validate_json(row[0])
+        return None if row is None else _SAVED.validate_python(json.loads(row[0]))
 
     def know(self, view: WorkspaceView, saved: SavedFiles) -> None:
         """Takes the versions of a view that was restored for those in the database."""
@@ -160,7 +163,7 @@ def entries_of(connection: sqlite3.Connection, row: int) -> dict[str, FileEntry]
         at = found[0]
     entries: dict[str, FileEntry] = {}
     for changes in reversed(chain):
-        entries = changed(entries, changes)
+        change(entries, changes)
     return entries
 
 
@@ -177,6 +180,7 @@ def remove_unused_contents(connection: sqlite3.Connection, journal: Path) -> Non
     for (row,) in connection.execute(f"SELECT id FROM ({USED_VERSIONS}) WHERE id IS NOT NULL").fetchall():
         needed |= {entry.data for entry in entries_of(connection, row).values()}
     blobs = BlobStore(folder_of(journal))
+    blobs.remove_left()
     for digest in list(blobs.digests()):
         if digest not in needed:
             blobs.remove(digest)
@@ -186,7 +190,7 @@ def _changes_of(text: str) -> Changes:
     """Changes as they were written. Raises ValueError for paths that lead elsewhere, and for what is no entry."""
     return {
         path: None if entry is None else _checked(path, FileEntry(*entry))  # type: ignore[arg-type]
-        for path, entry in _CHANGES.validate_json(text).items()
+        for path, entry in _CHANGES.validate_python(json.loads(text)).items()  # which takes names that are no UTF-8
         if _is_path(path)
     }
 

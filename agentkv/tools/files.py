@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Awaitable, Callable
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar
 
+from anyio import to_thread
 from pydantic import Field
 
 from .._types.checks import checked_bool
@@ -19,10 +20,12 @@ from ..workspaces import files as confined
 from ..workspaces.workspace import Workspace
 
 MOST_LINES = 400  # of a file that one call reads
+MOST_TEXT = 64 * 1024  # characters of one answer
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_EACH: Any = {"on_error": "raise", "on_fork": "again"}  # what fails unforeseen is no news for a model
+# What fails unforeseen is no news for a model; a message may write a file, and run what is in it.
+_EACH: Any = {"on_error": "raise", "on_fork": "again", "in_order": True}
 PathInFolder = Annotated[str, Field(description="path relative to the project's folder")]
 FirstLine = Annotated[int, Field(ge=1, description="number of the first line to read")]
 MaxLines = Annotated[int, Field(ge=1, le=MOST_LINES, description="most lines to read")]
@@ -37,7 +40,8 @@ def files(
     and `run_command`.
 
     They work on the files of the branch whose turn calls them, `Branch.workspace`. No path leads out of those, by
-    links, ".." or otherwise; pipes and devices are neither read nor written. A command is different: it runs in the
+    links, ".." or otherwise; pipes and devices are neither read nor written. Calls of one message are made one after
+    another, in its order. A command is different: it runs in the
     folder, but may do what your user may. It gets no variables of the environment that could hold a key, and is
     killed with its process group when its time is over.
 
@@ -58,13 +62,13 @@ def files(
     of = _FileTools(workspace, seconds)
     made = [
         tool(**_EACH, idempotent=True)(_in_words(of.read_file)),
-        tool(**_EACH, idempotent=True, early=False)(_in_words(of.write_file)),
-        tool(**_EACH, early=False)(_in_words(of.edit_file)),
+        tool(**_EACH, idempotent=True)(_to_its_end(_in_words(of.write_file))),
+        tool(**_EACH)(_to_its_end(_in_words(of.edit_file))),
         tool(**_EACH, idempotent=True)(_in_words(of.list_files)),
         tool(**_EACH, idempotent=True)(_in_words(of.search)),
     ]
     if commands:
-        made.append(tool(**_EACH, early=False, approve=approve)(of.run_command))
+        made.append(tool(**_EACH, approve=approve)(of.run_command))
     return made
 
 
@@ -93,8 +97,8 @@ class _FileTools:
         last = first_line - 1 + max_lines
         text = "\n".join(lines[first_line - 1 : last])
         if first_line == 1 and last >= len(lines):
-            return text
-        return f"{text}\n[lines {first_line} to {min(last, len(lines))} of {len(lines)}]"
+            return _bounded(text)
+        return f"{_bounded(text)}\n[lines {first_line} to {min(last, len(lines))} of {len(lines)}]"
 
     def write_file(self, context: RunContext[Any], path: PathInFolder, content: str) -> str:
         """Writes a whole file, and makes it where it does not exist."""
@@ -108,11 +112,11 @@ class _FileTools:
 
     def list_files(self, context: RunContext[Any], path: PathInFolder = ".") -> str:
         """Lists a folder; names of folders end with a slash."""
-        return "\n".join(confined.list_folder(self._folder(context), path)) or "it is empty"
+        return _bounded("\n".join(confined.list_folder(self._folder(context), path))) or "it is empty"
 
     def search(self, context: RunContext[Any], pattern: Pattern, path: PathInFolder = ".") -> str:
         """Finds lines in all files of a folder."""
-        return "\n".join(confined.search_text(self._folder(context), pattern, path)) or "no line matches"
+        return _bounded("\n".join(confined.search_text(self._folder(context), pattern, path))) or "no line matches"
 
     async def run_command(self, context: RunContext[Any], command: str) -> str:
         """Runs a command of the shell in the project's folder."""
@@ -123,6 +127,11 @@ class _FileTools:
             raise Retry(str(error)) from error
         how = f"killed after {self._seconds:g} s" if ended.timed_out else f"exit status {ended.status}"
         return f"{how}\n{ended.output}"
+
+
+def _bounded(text: str) -> str:
+    more = len(text) - MOST_TEXT
+    return text if more <= 0 else f"{text[:MOST_TEXT]}\n[{more} more characters; ask for less at once]"
 
 
 def _in_words(function: Callable[P, R]) -> Callable[P, R]:
@@ -136,3 +145,13 @@ def _in_words(function: Callable[P, R]) -> Callable[P, R]:
             raise Retry(str(error)) from error
 
     return told
+
+
+def _to_its_end(function: Callable[P, R]) -> Callable[P, Awaitable[R]]:
+    """Has a turn that is cancelled wait for a write: it would come behind the files' being taken back."""
+
+    @wraps(function)
+    async def made(*args: P.args, **kwargs: P.kwargs) -> R:
+        return await to_thread.run_sync(partial(function, *args, **kwargs))
+
+    return made

@@ -9,15 +9,19 @@ import os
 import re
 import secrets
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from .._types.errors import OutsideWorkspace, WorkspaceError
 from .._types.show import spellable
 
+OWNERS = 0o700  # permissions of a folder that its owner may use
 MOST_LINKS = 40  # that one path goes through, as in Linux
 _LONG = 200  # characters of a path that is shown
-_UNDER_WAY = re.compile(r"\.agentkv-([0-9]+)-[0-9a-f]{16}")
+_UNDER_WAY = re.compile(r"\.agentkv-([0-9]+)-([0-9a-f]{8})[0-9a-f]{8}")
+_ENDS_LINES = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
+_PROCESS = secrets.token_hex(4)  # its number may have been another's that was killed
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
@@ -25,6 +29,35 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 def open_folder(name: str | os.PathLike[str], within: int | None = None) -> int:
     """Opens a folder, no link to one. Raises OSError."""
     return os.open(name, _FOLDER, dir_fd=within)
+
+
+def open_unreadable(name: str, within: int) -> int:
+    """Opens a folder of a branch's; one that its owner may not read may be from now on. Raises OSError."""
+    try:
+        return open_folder(name, within)
+    except PermissionError:
+        let_owner(name, within)
+        return open_folder(name, within)
+
+
+def open_own_folder(name: str, within: int) -> int:
+    """Opens a folder of a branch's, which its owner may read and write to from now on. Raises OSError."""
+    folder = open_unreadable(name, within)
+    if os.fstat(folder).st_mode & OWNERS != OWNERS:
+        os.fchmod(folder, OWNERS)
+    return folder
+
+
+def let_owner(name: str, within: int) -> None:
+    """Lets its owner read and write to a folder, no link to one. Raises OSError."""
+    if sys.platform != "linux":
+        os.chmod(name, OWNERS, dir_fd=within, follow_symlinks=False)
+        return
+    handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=within)
+    try:
+        os.chmod(f"/proc/self/fd/{handle}", OWNERS)  # of Linux, where only this follows no link
+    finally:
+        os.close(handle)
 
 
 def open_file(name: str, within: int) -> int:
@@ -54,6 +87,11 @@ def unusable(path: str, error: OSError) -> WorkspaceError:
 def shown(path: str) -> str:
     """A path as error messages show it."""
     return repr(spellable(path if len(path) <= _LONG else f"{path[:_LONG]}..."))
+
+
+def in_one_line(name: str) -> str:
+    """A name as text in which lines mean something: what would end one is escaped."""
+    return _ENDS_LINES.sub(lambda found: found[0].encode("unicode_escape").decode(), spellable(name))
 
 
 def what_is(mode: int) -> str:
@@ -104,6 +142,9 @@ def beneath(root: int, path: str, *, make: bool = False) -> Iterator[Place]:
     walk = _Walk(root, path, make)
     try:
         yield walk.place()
+    except BaseException:
+        walk.remove_made()
+        raise
     finally:
         walk.close()
 
@@ -114,10 +155,15 @@ class _Walk:
     def __init__(self, root: int, path: str, make: bool) -> None:
         if "\0" in path:
             raise WorkspaceError(f"{shown(path)} is no path: it holds a zero byte")
+        try:
+            os.fsencode(path)
+        except UnicodeEncodeError as error:
+            raise WorkspaceError(f"{shown(path)} is no path: it holds half a character") from error
         self._path = path
         self._make = make
         self._root = root
         self._folders: list[tuple[int, str]] = []
+        self._new: list[tuple[int, str]] = []  # folders that were made, by the one that they are in
         self._left = self._names(path)
         self._links = 0
 
@@ -139,9 +185,16 @@ class _Walk:
         return Place(folder, name, "/".join(name for _, name in self._folders))
 
     def close(self) -> None:
-        for folder, _ in self._folders:
+        for folder, _ in [*self._folders, *self._new]:
             os.close(folder)
         self._folders.clear()
+        self._new.clear()
+
+    def remove_made(self) -> None:
+        """Removes folders that were made for what did not come to be."""
+        for within, name in reversed(self._new):
+            with suppress(OSError):  # something is in it by now
+                os.rmdir(name, dir_fd=within)
 
     @property
     def _here(self) -> int:
@@ -163,6 +216,7 @@ class _Walk:
             if self._make:
                 with suppress(FileExistsError):
                     os.mkdir(name, 0o755, dir_fd=self._here)
+                    self._new.append((os.dup(self._here), name))
             self._folders.append((open_folder(name, self._here), name))
         except OSError as error:
             raise unusable(self._path, error) from error
@@ -186,16 +240,24 @@ class _Walk:
 
 def removed_as_left(name: str, within: int) -> bool:
     """Whether a name is that of a file under way of `replaced`; one whose process was killed is removed."""
-    under_way = _UNDER_WAY.fullmatch(name)
-    if under_way is None:
+    left = _UNDER_WAY.fullmatch(name)
+    if left is None:
         return False
     with suppress(OSError):
-        if not _lives(int(under_way[1])):
+        if not is_at_work(int(left[1]), left[2]):
             os.unlink(name, dir_fd=within)
     return True
 
 
-def _lives(process: int) -> bool:
+def under_way() -> str:
+    """A name for a file under way, by which `is_at_work` tells whether its process is."""
+    return f"{os.getpid()}-{_PROCESS}{secrets.token_hex(4)}"
+
+
+def is_at_work(process: int, token: str) -> bool:
+    """Whether a process that named a file lives."""
+    if process == os.getpid():
+        return token == _PROCESS
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
@@ -209,7 +271,7 @@ def _lives(process: int) -> bool:
 def replaced(name: str, within: int, mode: int) -> Iterator[int]:
     """An open new file, which takes the place of what `name` is in a folder once the block ends. What had that name
     is never written to, so that its other names, if it has some, keep their content."""
-    new = f".agentkv-{os.getpid()}-{secrets.token_hex(8)}"
+    new = f".agentkv-{under_way()}"
     file = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=within)
     try:
         yield file

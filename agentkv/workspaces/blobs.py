@@ -5,16 +5,16 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import count
 from pathlib import Path
 
-from .beneath import open_folder
+from .beneath import is_at_work, open_folder, under_way
 
 CHUNK = 1 << 20  # bytes; contents up to that size are read at once
-_numbers = count()
+_UNDER_WAY = re.compile(r"new-([0-9]+)-([0-9a-f]{8})[0-9a-f]{8}")
 _FICLONE = 0x40049409  # of Linux: the new file shares the blocks of the old one, copy on write
 _NO_CLONES = (errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS, errno.EPERM, errno.EBADF)
 
@@ -49,6 +49,13 @@ class BlobStore:
         """Removes a content, if it is there."""
         self.path(digest).unlink(missing_ok=True)
 
+    def remove_left(self) -> None:
+        """Removes what processes left under way that were killed."""
+        for path in self.folder.glob("new-*"):
+            left = _UNDER_WAY.fullmatch(path.name)
+            if left is None or not is_at_work(int(left[1]), left[2]):
+                path.unlink(missing_ok=True)
+
     def put(self, file: int) -> tuple[str, int]:
         """Stores the content of an open file; returns its digest and its size. Raises OSError."""
         begin = os.pread(file, CHUNK, 0)
@@ -64,6 +71,10 @@ class BlobStore:
         try:
             write_all(new, content)
             self._named(path, digest)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+            raise
         finally:
             os.close(new)
 
@@ -89,7 +100,7 @@ class BlobStore:
             os.close(new)
 
     def _new(self) -> tuple[int, str]:
-        path = f"{self.folder}/new-{os.getpid()}-{next(_numbers)}"
+        path = f"{self.folder}/new-{under_way()}"
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), path
 
     def _named(self, path: str, digest: str) -> None:

@@ -38,7 +38,11 @@ Changes: TypeAlias = dict[str, FileEntry | None]
 
 def changes_between(old: Manifest, new: Manifest) -> Changes:
     """What has to change in `old` so that it says what `new` says."""
-    changed: Changes = {path: entry for path, entry in new.items() if not entry.says(old.get(path))}
+    changed: Changes = {
+        path: entry
+        for path, entry in new.items()
+        if (was := old.get(path)) is not entry and not entry.says(was)  # most were not looked at anew
+    }
     changed.update((path, None) for path in old if path not in new)
     return changed
 
@@ -46,12 +50,17 @@ def changes_between(old: Manifest, new: Manifest) -> Changes:
 def changed(old: Manifest, changes: Mapping[str, FileEntry | None]) -> dict[str, FileEntry]:
     """A manifest with changes made."""
     made = dict(old)
+    change(made, changes)
+    return made
+
+
+def change(entries: dict[str, FileEntry], changes: Mapping[str, FileEntry | None]) -> None:
+    """Makes changes in a manifest."""
     for path, entry in changes.items():
         if entry is None:
-            made.pop(path, None)
+            entries.pop(path, None)
         else:
-            made[path] = entry
-    return made
+            entries[path] = entry
 
 
 def merged(base: Manifest, ours: Manifest, theirs: Manifest) -> tuple[dict[str, FileEntry], list[str]]:

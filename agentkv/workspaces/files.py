@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
 import os
+import re
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,7 +15,7 @@ import regex
 
 from .._types.errors import WorkspaceError
 from .._types.show import preview, spellable
-from .beneath import Place, beneath, open_file, open_folder, replaced, shown, unusable, what_is
+from .beneath import Place, beneath, in_one_line, open_file, open_folder, replaced, shown, unusable, what_is
 from .blobs import write_all
 
 MOST_READ = 1 << 20  # bytes of a file
@@ -20,14 +23,17 @@ MOST_LISTED = 1000  # names of one answer
 MOST_FOUND = 100  # lines of one answer
 MOST_SEARCHED = 20_000  # files of one search
 _LINE = 300  # characters of a line that is shown
-_SEARCH_S = 1.0  # of a pattern on one file: some take for ever
+_LINE_S = 1.0  # of a pattern on one line: some take for ever
+_SEARCH_S = 20.0  # of one search
+_MOST_PATTERN = 2000  # characters: long ones take long to compile
+_CALLS_ITSELF = re.compile(r"(?<!\\)\(\?(?:R|[+-]?\d|&|P>)")  # until memory is full
 _DEEPEST = 40  # folders within each other that are searched
 
 
 def read_text(folder: Path, path: str) -> str:
     """The text of a file. Raises WorkspaceError, OutsideWorkspace."""
     with _at(folder, path) as (_, place):
-        return _text(folder, place)
+        return _text(place)
 
 
 def write_text(folder: Path, path: str, text: str) -> bool:
@@ -51,7 +57,7 @@ def edit_text(folder: Path, path: str, old: str, new: str) -> int:
     Raises WorkspaceError where there is none, or more than one; OutsideWorkspace.
     """
     with _at(folder, path) as (_, place):
-        text = _text(folder, place)
+        text = _text(place)
         count = text.count(old) if old else 0
         if count != 1:
             why = "holds it nowhere; read the file, and copy the old text from it" if count == 0 else (
@@ -60,7 +66,7 @@ def edit_text(folder: Path, path: str, old: str, new: str) -> int:
             raise WorkspaceError(f"{shown(path)} {why}")
         mode = stat.S_IMODE(os.stat(place.name, dir_fd=place.folder, follow_symlinks=False).st_mode) & 0o777
         with replaced(place.name, place.folder, mode) as file:
-            write_all(file, text.replace(old, new).encode("utf-8", "surrogateescape"))
+            write_all(file, text.replace(old, spellable(new)).encode("utf-8", "surrogateescape"))
         return text[: text.index(old)].count("\n") + 1
 
 
@@ -69,12 +75,14 @@ def list_folder(folder: Path, path: str) -> list[str]:
     with _at(folder, path) as (_, place):
         within = _opened(place, path)
         try:
+            count = len(os.listdir(within))
             with os.scandir(within) as names:
-                found = sorted(each.name + "/" * each.is_dir(follow_symlinks=False) for each in names)
+                found = (each.name + "/" * each.is_dir(follow_symlinks=False) for each in names)
+                first = heapq.nsmallest(MOST_LISTED, found)
         finally:
             os.close(within)
-    more = len(found) - MOST_LISTED
-    return [spellable(name) for name in found[:MOST_LISTED]] + ([f"... and {more} more"] if more > 0 else [])
+    more = count - len(first)
+    return [in_one_line(name) for name in first] + ([f"... and {more} more"] if more > 0 else [])
 
 
 def search_text(folder: Path, pattern: str, path: str) -> list[str]:
@@ -82,18 +90,24 @@ def search_text(folder: Path, pattern: str, path: str) -> list[str]:
 
     Raises WorkspaceError, OutsideWorkspace.
     """
-    try:
-        wanted = regex.compile(pattern)
-    except (regex.error, RecursionError, OverflowError) as error:
-        raise WorkspaceError(f"{preview(pattern)} is no regular expression: {error}") from error
+    wanted, until = _compiled(pattern), time.monotonic() + _SEARCH_S
     lines: list[str] = []
     with _at(folder, path) as (_, place):
         for found, file in _files(place, path):
-            for number, line in _matching(file, wanted):
-                lines.append(f"{spellable(found)}:{number}: {spellable(line[:_LINE])}")
+            for number, line in _matching(file, wanted, until):
+                lines.append(f"{in_one_line(found)}:{number}: {spellable(line[:_LINE])}")
                 if len(lines) == MOST_FOUND:
                     return [*lines, f"... only the first {MOST_FOUND} lines are shown"]
     return lines
+
+
+def _compiled(pattern: str) -> regex.Pattern[str]:
+    if len(pattern) > _MOST_PATTERN or _CALLS_ITSELF.search(pattern):
+        raise WorkspaceError(f"{preview(pattern)} calls itself, or is long; search for something simpler")
+    try:
+        return regex.compile(pattern)
+    except (regex.error, ValueError, RecursionError, OverflowError) as error:
+        raise WorkspaceError(f"{preview(pattern)} is no regular expression: {error}") from error
 
 
 @contextmanager
@@ -116,7 +130,7 @@ def _opened(place: Place, path: str) -> int:
     return open_folder(place.name, place.folder)
 
 
-def _text(folder: Path, place: Place) -> str:
+def _text(place: Place) -> str:
     file = open_file(place.name, place.folder)
     try:
         found = os.fstat(file)
@@ -125,8 +139,10 @@ def _text(folder: Path, place: Place) -> str:
                 f"{place.path!r} has {found.st_size:,} bytes, and {MOST_READ:,} are read at most; search it, or have a "
                 "command print the part that is needed"
             )
-        if found.st_nlink > 1 and _names_of(folder, found) < found.st_nlink:
-            raise WorkspaceError(f"{place.path!r} is a file outside of the workspace under another name; copy it first")
+        if found.st_nlink > 1:  # looking for the others would take until they are elsewhere
+            raise WorkspaceError(
+                f"{place.path!r} has other names, which may be outside of the workspace; have a command copy it first"
+            )
         content = _bytes(file)
     finally:
         os.close(file)
@@ -142,17 +158,6 @@ def _bytes(file: int) -> bytes:
         parts.append(part)
         left -= len(part)
     return b"".join(parts)
-
-
-def _names_of(folder: Path, wanted: os.stat_result) -> int:
-    """How many names beneath the folder a file has."""
-    count = 0
-    for _, _, names, within in os.fwalk(folder, follow_symlinks=False):
-        for name in names:
-            with suppress(OSError):
-                found = os.stat(name, dir_fd=within, follow_symlinks=False)
-                count += (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino)
-    return count
 
 
 def _files(place: Place, path: str) -> Iterator[tuple[str, int]]:
@@ -202,15 +207,19 @@ def _one_file(name: str, folder: int, path: str, left: list[int]) -> Iterator[tu
         os.close(file)
 
 
-def _matching(file: int, wanted: regex.Pattern[str]) -> Iterator[tuple[int, str]]:
+def _matching(file: int, wanted: regex.Pattern[str], until: float) -> Iterator[tuple[int, str]]:
     content = _bytes(file)
     if b"\0" in content:
         return
     for number, line in enumerate(content.decode("utf-8", "replace").split("\n"), 1):
+        left = min(_LINE_S, until - time.monotonic())
         try:
-            if wanted.search(line, timeout=_SEARCH_S):
+            if left <= 0:
+                raise TimeoutError
+            if wanted.search(line, timeout=left):
                 yield number, line
         except TimeoutError as error:
             raise WorkspaceError(
-                f"the pattern takes too long on a line of {len(line)} characters; simplify it"
+                f"the pattern takes too long, the last line had {len(line)} characters; simplify it, or search "
+                "in fewer files"
             ) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .entries import Changes, FileEntry, changes_between, merged
+from .entries import Changes, FileEntry, changed, changes_between, merged, parents_of
 from .tree import conflict
 from .version import Version, merge_base
 
@@ -31,11 +31,13 @@ class Merge:
         version: the version with both.
         entries: what that says.
         changes: what the second side changes in the first.
+        ours: files of the first side.
     """
 
     version: Version
     entries: dict[str, FileEntry]
     changes: Changes
+    ours: Mapping[str, FileEntry]
 
     @classmethod
     def of(cls, ours: State, theirs: State, otherwise: Version, why: str) -> Merge:
@@ -48,4 +50,14 @@ class Merge:
         if conflicts:
             raise conflict(conflicts, why)
         changes = changes_between(ours.entries, entries)
-        return cls(Version(changes, ours.version, theirs.version), entries, changes)
+        return cls(Version(changes, ours.version, theirs.version), entries, changes, ours.entries)
+
+    def on(self, now: Mapping[str, FileEntry]) -> dict[str, FileEntry]:
+        """The merge with what the first side changed since: that is later, and stays."""
+        late = changes_between(self.ours, now)
+        wanted = changed(now, {path: entry for path, entry in self.changes.items() if path not in late})
+        for path in [path for path in self.changes if path in wanted]:
+            for parent in parents_of(path):
+                if parent not in wanted or wanted[parent].kind != "folder":
+                    wanted[parent] = self.entries[parent]
+        return wanted

@@ -9,9 +9,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from .beneath import open_folder
-
-_OWNERS = 0o700
+from .beneath import OWNERS, let_owner, open_folder, open_own_folder
 
 
 class OpenFolders:
@@ -85,29 +83,31 @@ class OpenFolders:
 
     def _let_write(self, path: str) -> None:
         mode = stat.S_IMODE(os.fstat(self._here).st_mode)
-        if mode & _OWNERS != _OWNERS:
-            os.fchmod(self._here, mode | _OWNERS)
+        if mode & OWNERS != OWNERS:
+            os.fchmod(self._here, mode | OWNERS)
             self._modes.setdefault(path, mode)
 
 
-def remove_empty(name: str, within: int) -> None:
-    """Removes a folder; one that holds what is left out of the workspace stays."""
+def remove_empty(name: str, within: int) -> bool:
+    """Removes a folder, or returns False: one that holds what is left out of the workspace stays."""
     try:
         os.rmdir(name, dir_fd=within)
+        return True
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
+        return False
 
 
 def remove_folder(name: str, within: int) -> None:
     """Removes a folder with all that is in it; follows no link. Folders within each other are few open files: each is
     moved up before it is emptied."""
-    top = open_folder(name, within)
+    top = open_own_folder(name, within)
     try:
         left = _emptied(top, top)
         while left:
             below = left.pop()
-            folder = open_folder(below, top)
+            folder = open_own_folder(below, top)
             try:
                 left += _emptied(folder, top)
             finally:
@@ -120,7 +120,6 @@ def remove_folder(name: str, within: int) -> None:
 
 def _emptied(folder: int, top: int) -> list[str]:
     """Removes files of an open folder, and moves its folders to `top`; returns their names there."""
-    os.fchmod(folder, _OWNERS)
     with os.scandir(folder) as names:
         found = [(each.name, each.is_dir(follow_symlinks=False)) for each in names]
     moved = []
@@ -131,6 +130,6 @@ def _emptied(folder: int, top: int) -> list[str]:
             moved.append(name)
         else:
             moved.append(f".agentkv-{secrets.token_hex(8)}")
-            os.chmod(name, _OWNERS, dir_fd=folder)  # one that its owner may not write to cannot be moved
+            let_owner(name, folder)  # one that its owner may not write to cannot be moved
             os.rename(name, moved[-1], src_dir_fd=folder, dst_dir_fd=top)
     return moved

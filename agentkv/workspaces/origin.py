@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from .entries import FileEntry, changes_between
@@ -28,14 +30,15 @@ class Origin:
             return self._checked_in()
 
     def apply(self, theirs: State, base: Version) -> list[str]:
-        """Makes the changes of a view since `base`, and returns the paths of files and links.
+        """Makes the changes of a view since `base`, and returns the paths of files and links. Another process that
+        does so waits.
 
         Raises WorkspaceConflict, WorkspaceError.
         """
-        with self._lock:
+        with self._lock, self._tree.root() as root, _locked(root):
             ours = State(self._checked_in(), self._entries)
             merge = Merge.of(ours, theirs, base, f"changed in {self._tree.path} as well since the branch began")
-            self._tree.write(merge.changes, careful=True)
+            self._tree.write_carefully(merge.changes, ours.entries)
             self._version, self._entries = merge.version, merge.entries
             said = {path: entry or ours.entries[path] for path, entry in merge.changes.items()}
             return sorted(path for path, entry in said.items() if entry.kind != "folder")
@@ -48,3 +51,14 @@ class Origin:
             self._version = Version(changes, self._version)
         self._entries = entries
         return self._version
+
+
+@contextmanager
+def _locked(folder: int) -> Iterator[None]:
+    """Scope in which no other process, and no other Workspace, applies a branch to an open folder, where the file
+    system has locks."""
+    from fcntl import LOCK_EX, flock  # no module of Windows
+
+    with suppress(OSError):  # NFS locks no folders
+        flock(folder, LOCK_EX)
+    yield  # closing the folder ends it

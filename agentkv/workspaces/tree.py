@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from .._types.errors import WorkspaceConflict, WorkspaceError
-from .._types.show import spellable
-from .beneath import open_file, open_folder, removed_as_left, replaced, shown
+from .._types.log import log
+from .beneath import in_one_line, open_file, open_folder, open_unreadable, removed_as_left, replaced, shown
 from .entries import Changes, FileEntry
 from .open_folders import OpenFolders, remove_empty, remove_folder
 
@@ -30,6 +30,7 @@ MOST_SHOWN = 10  # paths of a conflict
 READS = 3  # of a file that changes meanwhile
 _TICK_NS = 20_000_000  # in which the clock of time stamps moves on, on any file system with fractions of a second
 _COARSE_NS = 2_000_000_000  # on the others
+_AT_THIS_MOMENT = "changed in {} at this moment"
 _UNREAD = "?"  # digest of a file that was not read
 _MODES = 0o777
 
@@ -77,9 +78,11 @@ class Tree:
         blobs: contents of its files, as far as they were read.
     """
 
-    def __init__(self, path: Path, blobs: BlobStore, limits: Limits) -> None:
+    def __init__(self, path: Path, blobs: BlobStore, limits: Limits, opened: Callable[[], int]) -> None:
+        """`opened` opens the folder."""
         self.path = path
         self.blobs = blobs
+        self._opened = opened
         self._limits = limits
         self._known: dict[str, tuple[Stamp, FileEntry]] = {}
         self._racy = 0  # stamps from this time on may be those of two contents
@@ -116,16 +119,41 @@ class Tree:
             "exclude what a branch does not need (`Workspace(folder, exclude=[...])`), or pass a larger max_bytes"
         )
 
-    def write(self, changes: Changes, *, careful: bool = False) -> None:
-        """Makes changes. With `careful` nothing is changed where a file is not as it was read last.
+    def write(self, changes: Changes) -> None:
+        """Makes changes. Raises WorkspaceError where the system refuses something."""
+        with self.root() as root:
+            self._write(root, changes, None)
 
-        Raises WorkspaceConflict then; WorkspaceError where the system refuses something.
+    def write_carefully(self, changes: Changes, old: Mapping[str, FileEntry]) -> None:
+        """Makes changes in what was read last, `old`; none where a file is not as it was then, or something fails.
+
+        Raises WorkspaceConflict, WorkspaceError.
         """
-        root = open_folder(self.path)
+        with self.root() as root:
+            self._check_unchanged(root, changes)
+            try:
+                self._write(root, changes, {path: known[0] for path, known in self._known.items() if path in changes})
+            except BaseException:
+                self._put_back(root, {path: old.get(path) for path in changes})
+                raise
+
+    def _put_back(self, root: int, before: Changes) -> None:
+        """Takes back what was written, but for what changed since."""
+        mine = {path: entry for path, entry in before.items() if self._is_as_read(root, path)}
         try:
-            if careful:
-                self._check_unchanged(root, changes)
-            self._write(root, changes)
+            self._write(root, mine, {path: known[0] for path, known in self._known.items() if path in mine})
+        except WorkspaceError as error:
+            log.warning("a workspace's folder is changed in part", folder=str(self.path), why=str(error))
+
+    @contextmanager
+    def root(self) -> Iterator[int]:
+        """The open folder. Raises WorkspaceError."""
+        try:
+            root = self._opened()
+        except OSError as error:
+            raise WorkspaceError(f"the folder {self.path} cannot be read: {error.strerror}") from error
+        try:
+            yield root
         finally:
             os.close(root)
 
@@ -191,20 +219,18 @@ class Tree:
     def _now(self) -> int:
         """The time of the file system, which may be another machine's."""
         probe = self.blobs.folder / ".now"
-        probe.touch(0o600)
-        return probe.stat().st_mtime_ns
+        try:
+            probe.touch(0o600)
+            return probe.stat().st_mtime_ns
+        except OSError as error:
+            raise WorkspaceError(f"no files can be kept in {probe.parent}: {error.strerror}") from error
 
     def _walk(self, odd: set[str] | None = None) -> Iterator[tuple[str, int, list[tuple[str, os.stat_result]]]]:
         """All files, links and folders, by the folder that they are in, the outer one first: (its path with "/", the
-        open folder, names in it with their status). `odd` gets paths of other things."""
-        try:
-            root = open_folder(self.path)
-        except OSError as error:
-            raise WorkspaceError(f"the folder {self.path} cannot be read: {error.strerror}") from error
-        try:
+        open folder, names in it with their status). `odd` gets paths of other things, for what is about to be
+        written to."""
+        with self.root() as root:
             yield from self._walk_in(root, "", odd, 1)
-        finally:
-            os.close(root)
 
     def _walk_in(
         self, folder: int, prefix: str, odd: set[str] | None, depth: int
@@ -229,7 +255,7 @@ class Tree:
         yield prefix, folder, names
         for name in folders:
             try:
-                below = open_folder(name, folder)
+                below = open_folder(name, folder) if odd is None else open_unreadable(name, folder)
             except (FileNotFoundError, NotADirectoryError):
                 continue  # it has just gone
             except OSError as error:
@@ -253,7 +279,7 @@ class Tree:
         changed = [path for path in changes if not self._is_as_read(root, path)]
         changed += [path for path, entry in changes.items() if entry is not None and self._would_lose(path, entry)]
         if changed:
-            raise conflict(changed, f"changed in {self.path} at this moment")
+            raise conflict(changed, _AT_THIS_MOMENT.format(self.path))
 
     def _is_as_read(self, root: int, path: str) -> bool:
         known = self._known.get(path)
@@ -274,28 +300,44 @@ class Tree:
         held = (Path(at, name) for at, folders, names in os.walk(self.path / path) for name in [*folders, *names])
         return any(str(each.relative_to(self.path)) not in self._known for each in held)
 
-    def _write(self, root: int, changes: Changes) -> None:
+    def _write(self, root: int, changes: Changes, expected: dict[str, Stamp] | None) -> None:
+        """Makes changes. `expected`: what is to be there when it is replaced; None for anything."""
         folders = OpenFolders(root)
         try:
             for path in sorted(changes, reverse=True):  # what is in a folder goes before it
                 with _told(path):
-                    self._make_way(folders, path, changes[path])
+                    self._make_way(folders, path, changes[path], expected)
             for path in sorted(changes):
                 if (entry := changes[path]) is not None:
                     with _told(path):
-                        self._make(folders, path, entry)
+                        self._make(folders, path, entry, expected)
             for path in sorted(changes, reverse=True):
                 entry = changes[path]
                 if entry is not None and entry.kind == "folder":
                     with _told(path):
                         folders.set_mode(path, entry.mode)
                         self._learn(folders, path, entry)
-            folders.restore_modes()
         finally:
-            folders.close()
+            try:
+                folders.restore_modes()
+            finally:
+                folders.close()
 
-    def _make_way(self, folders: OpenFolders, path: str, entry: FileEntry | None) -> None:
+    def _check_expected(self, folders: OpenFolders, path: str, expected: dict[str, Stamp] | None) -> None:
+        if expected is None:
+            return
+        found, stamp = folders.stat(path), expected.get(path)
+        is_folder = found is not None and stat.S_ISDIR(found.st_mode)
+        if is_folder and stamp is not None and stat.S_ISDIR(stamp.mode):
+            return
+        if stamp != (None if found is None else Stamp.of(found)):
+            raise conflict([path], _AT_THIS_MOMENT.format(self.path))
+
+    def _make_way(
+        self, folders: OpenFolders, path: str, entry: FileEntry | None, expected: dict[str, Stamp] | None
+    ) -> None:
         """Removes what is gone, or becomes something else than a file."""
+        self._check_expected(folders, path, expected)
         found = folders.stat(path)
         self._known.pop(path, None)
         if found is None:
@@ -307,17 +349,28 @@ class Tree:
             if is_folder:
                 folders.forget(path)
                 with suppress(FileNotFoundError):
-                    remove_folder(name, within) if entry is not None else remove_empty(name, within)
+                    if entry is None:
+                        remove_empty(name, within)
+                    elif expected is None:
+                        remove_folder(name, within)
+                    elif not remove_empty(name, within):
+                        raise conflict([path], _AT_THIS_MOMENT.format(self.path))
             else:
                 os.unlink(name, dir_fd=within)
+        if expected is not None:
+            expected.pop(path, None)
 
-    def _make(self, folders: OpenFolders, path: str, entry: FileEntry) -> None:
+    def _make(self, folders: OpenFolders, path: str, entry: FileEntry, expected: dict[str, Stamp] | None) -> None:
         with folders.parent(path) as (within, name):
             if entry.kind == "folder":
-                with suppress(FileExistsError):
+                try:
                     os.mkdir(name, 0o700, dir_fd=within)
+                except FileExistsError:
+                    os.close(open_folder(name, within))  # it is one
+                self._learn(folders, path, entry)
                 return
             if entry.kind == "link":
+                self._check_expected(folders, path, expected)
                 with suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=within)
                 os.symlink(entry.data, name, dir_fd=within)
@@ -326,6 +379,7 @@ class Tree:
                 with replaced(name, within, entry.mode) as file:
                     self.blobs.write_to(file, entry.data)
                     os.utime(file, ns=(entry.mtime_ns, entry.mtime_ns))
+                    self._check_expected(folders, path, expected)
         self._learn(folders, path, entry)
 
     def _learn(self, folders: OpenFolders, path: str, entry: FileEntry) -> None:
@@ -338,6 +392,8 @@ def _told(path: str) -> Iterator[None]:
     """Scope in which a file is worked on: errors name it."""
     try:
         yield
+    except WorkspaceConflict:
+        raise
     except WorkspaceError as error:
         raise type(error)(f"{shown(path)}: {error}") from error
     except OSError as error:
@@ -351,6 +407,6 @@ def unreadable(path: str, error: OSError) -> WorkspaceError:
 
 def conflict(paths: Sequence[str], why: str) -> WorkspaceConflict:
     """The error for files that two sides changed."""
-    shown = ", ".join(map(spellable, paths[:MOST_SHOWN]))
+    shown = ", ".join(map(in_one_line, paths[:MOST_SHOWN]))
     more = f" and {len(paths) - MOST_SHOWN} more" if len(paths) > MOST_SHOWN else ""
     return WorkspaceConflict(f"{shown}{more}: {why}; make them alike on one side, and try again", paths)

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Mapping
 from itertools import count
 
-from .entries import Changes, FileEntry, changed
+from .entries import Changes, FileEntry, change
 
 _number = count()
 _BOTH = 1 | 2
@@ -36,7 +36,7 @@ class Version:
             chain.append(at)
         entries: dict[str, FileEntry] = {}
         for version in reversed(chain):
-            entries = changed(entries, version.changes) if entries else _present(version.changes)
+            change(entries, version.changes)
         return entries
 
 
@@ -57,7 +57,3 @@ def merge_base(one: Version, other: Version) -> Version | None:
                 heapq.heappush(queue, -parent.generation)
             sides[parent.generation] = sides.get(parent.generation, 0) | side
     return None
-
-
-def _present(changes: Mapping[str, FileEntry | None]) -> dict[str, FileEntry]:
-    return {path: entry for path, entry in changes.items() if entry is not None}

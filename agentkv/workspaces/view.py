@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from .workspace import Workspace
 
 
+ATTEMPTS = 3  # at taking files back while something else writes to them
+
+
 class WorkspaceView:
     """The files of one branch. `Branch.workspace` is one.
 
@@ -77,7 +80,9 @@ class WorkspaceView:
         """
         with self._whole():
             self._made()
-            return self._path
+            assert self._tree is not None
+            with self._tree.root():  # made anew where something removed it
+                return self._path
 
     async def ready(self) -> Path:
         """Makes the folder where it is not there yet, and returns `path`. Raises as that does."""
@@ -142,10 +147,19 @@ class WorkspaceView:
         return Merge.of(ours, theirs, other.base, "both branches changed that since the one came from the other")
 
     def take(self, merge: Merge, length: int) -> None:
-        """Makes the files those of a merge. Raises as `go_back` does."""
+        """Makes the files those of a merge, with what was written since that was made. Raises as `go_back` does."""
         with self._whole(settle=False):
             self._forget_marks(length, merge.version)
-            self._become(merge.version, merge.entries)
+            self._version, self._entries = merge.version, merge.entries
+            if self._tree is None:
+                return
+            self._owed = True
+            now = self._tree.read()
+            wanted = merge.on(now)
+            if late := changes_between(merge.entries, wanted):
+                self._version, self._entries = Version(late, merge.version), wanted
+            self._tree.write(changes_between(now, wanted))
+            self._owed = False
 
     def close(self) -> None:
         """Removes the folder. Idempotent."""
@@ -159,7 +173,8 @@ class WorkspaceView:
     def _diff(self) -> WorkspaceDiff:
         with self._whole():
             self._checked_in()
-            return difference(self.base.manifest(), self._entries, self.session.blobs)
+            old, new = self.base.manifest(), self._entries
+        return difference(old, new, self.session.blobs)
 
     def _apply(self) -> list[str]:
         with self._whole():
@@ -195,9 +210,16 @@ class WorkspaceView:
 
     def _settle(self) -> None:
         """Has the folder be as it is to be, where a failure kept it from that."""
-        if self._owed and self._tree is not None:
-            self._tree.write(self._tree.differs_from(self._entries))
-            self._owed = False
+        for left in reversed(range(ATTEMPTS if self._owed and self._tree is not None else 0)):
+            assert self._tree is not None
+            try:
+                self._tree.write(self._tree.differs_from(self._entries))
+            except WorkspaceError:
+                if left == 0:
+                    raise
+            else:
+                self._owed = False
+                return
 
     def _made(self) -> None:
         """Makes the folder with all files."""
@@ -205,12 +227,9 @@ class WorkspaceView:
             return
         tree = self.session.tree(self._path)
         try:
-            self._path.mkdir(parents=True, mode=0o700)
             tree.write(dict(self._entries))
-        except BaseException as error:
+        except BaseException:
             remove_all(self._path)
-            if isinstance(error, OSError):
-                raise WorkspaceError(f"the folder {self._path} cannot be made: {error.strerror}") from error
             raise
         tree.trust()
         self._tree = tree

@@ -450,3 +450,25 @@ async def test_a_long_reason_is_cut_for_the_model_and_in_errors(tmp_path: Path) 
         run = await (await only_left(journal, ctx)).resume(agent)
         assert len(ctx.tokenizer.encode(run.calls[0].error or "")) <= 20
     assert (run.calls[0].status, crash.ran) == ("denied", [])
+
+
+# Calls in order.
+
+
+async def test_calls_in_order_wait_for_one_that_a_person_decides_on(tmp_path: Path) -> None:
+    path, names = tmp_path / "runs.db", ("one", "two", "three", "four")
+    script = [[*map(call, names), call("free")], "Done."]
+    ran: list[str] = []
+
+    def told(name: str, **options: bool) -> kv.Tool[Any, ..., Any]:
+        return kv.tool(name=name, description="Does something.", **options)(lambda: ran.append(name))  # type: ignore[call-overload,no-any-return]
+
+    tools = [told(name, in_order=True, approve=name == "two") for name in names]
+    agent = kv.Agent("You are Nano.", tools=[*tools, told("free")])
+    async with opened(script[:1], path) as (ctx, _):
+        with pytest.raises(kv.ApprovalPending) as pending:
+            await agent.run(await agent.trunk(ctx), QUESTION, approve=leave)
+    assert (len(pending.value.keys), sorted(ran)) == (1, ["free", "one"])
+    async with opened(script[1:], path) as (ctx, journal):
+        await (await only_left(journal, ctx)).resume(agent, approve=lambda asked: True)
+    assert [name for name in ran if name != "free"] == list(names)

@@ -77,6 +77,31 @@ async def test_a_tracked_branch_has_its_files_in_another_process(tmp_path: Path,
     assert files_in(project) == {"a": "the user's", "b": "mine, more"}
 
 
+async def test_names_that_are_no_text_come_back(tmp_path: Path, project: Path) -> None:
+    path, agent = tmp_path / "runs.db", agent_of()
+    (project / "\udc80").write_text("mine")
+    (project / "link").symlink_to("\udc81")
+    async with opened([CHANGE, "Done."], path) as (ctx, journal):
+        branch = await agent.trunk(ctx, workspace=kv.Workspace(project))
+        await journal.track(branch, "talk")
+        await agent.run(branch, "Do it.")
+    async with opened([], path) as (ctx, journal):
+        branch = await journal.branch(ctx, "talk")
+        assert files_of(branch) == {"a": "begin;", "b": "mine", "\udc80": "mine"}
+        assert os.readlink(branch.workspace.path / "link") == "\udc81"  # type: ignore[union-attr]
+
+
+async def test_a_journal_in_the_folder_is_no_part_of_it(project: Path) -> None:
+    path, agent, counts = project / "runs.db", agent_of(), []
+    for _ in range(3):
+        async with opened([CHANGE, "Done."], path) as (ctx, _):
+            branch = await agent.trunk(ctx, workspace=kv.Workspace(project))
+            await agent.run(branch, "Do it.")
+            assert files_of(branch) == {"a": "begin;", "b": "mine"}
+        counts.append(len(files_in(folder_of(path))))
+    assert len(set(counts)) == 1
+
+
 async def test_what_the_user_changed_meanwhile_is_a_conflict(tmp_path: Path, project: Path) -> None:
     path, agent = tmp_path / "runs.db", agent_of()
     async with opened([call("change", what="write", file="a", text="mine"), "Done."], path) as (ctx, journal):

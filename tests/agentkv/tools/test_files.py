@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 import agentkv as kv
-from tests.waiting import NEVER, SOON
+from agentkv.workspaces import files as confined
+from tests.waiting import NEVER, SOON, until
 
 pytestmark = pytest.mark.anyio
 call = kv.testing.call
@@ -86,6 +91,51 @@ async def test_a_way_out_is_told_to_the_model(project: Path, name: str, argument
     assert record.status == "retry"
     assert "leads out of the workspace" in record.content
     assert (project.parent / "secret").read_text() == "x"
+
+
+async def test_calls_of_one_message_are_made_in_its_order(project: Path) -> None:
+    edits = [call("edit_file", path="a.txt", old=f"line {n}\n", new=f"LINE {n}\n") for n in range(1, 9)]
+    *_, count, read, removed, again = await contents(
+        project,
+        [
+            *edits,
+            call("run_command", command="grep -c LINE a.txt"),
+            call("read_file", path="a.txt", max_lines=1),
+            call("run_command", command="rm a.txt"),
+            call("search", pattern="LINE 8"),
+        ],
+    )
+    assert (count, read) == ("exit status 0\n8\n", "LINE 1\n[lines 1 to 1 of 11]")
+    assert (removed, again) == ("exit status 0\n", "no line matches")
+
+
+async def test_a_cancelled_turn_waits_for_a_write(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    began, goes_on, workspace = threading.Event(), threading.Event(), kv.Workspace(project)
+    write_all = confined.write_all
+
+    def slow(file: int, content: bytes) -> None:
+        began.set()
+        goes_on.wait()
+        write_all(file, content)
+
+    monkeypatch.setattr(confined, "write_all", slow)
+    async with kv.testing.replies([call("write_file", path="late", content="x")], threads=1, capacity=8192) as ctx:
+        agent = kv.Agent("You help.", tools=kv.tools.files(workspace))
+        branch = await agent.trunk(ctx, workspace=workspace)
+        async with anyio.create_task_group() as group:
+            group.start_soon(agent.run, branch, "Do it.")
+            await until(began.is_set)
+            group.cancel_scope.cancel()
+            goes_on.set()
+        assert branch.workspace is not None
+        assert "late" not in os.listdir(branch.workspace.path)
+
+
+async def test_answers_are_cut(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["agentkv.tools.files"], "MOST_TEXT", 6)
+    read, listed = await contents(project, call("read_file", path="a.txt"), call("list_files"))
+    assert read == "line 1\n[65 more characters; ask for less at once]"
+    assert listed == "a.txt\n\n[8 more characters; ask for less at once]"
 
 
 async def test_commands_run_among_the_branchs_files(project: Path) -> None:

@@ -94,6 +94,8 @@ ODD = {
     "pipe": "a pipe",
     "socket": "a socket",
     "a\0b": "zero byte",
+    "\ud800": "half a character",
+    "hard": "other names",
     "n" * 300: "too long",
     "binary": "no text",
     "huge": "bytes, and",
@@ -109,6 +111,7 @@ def test_what_is_no_text_file_is_refused_in_words(folder: Path, path: str, monke
     (folder / "binary").write_bytes(b"a\0b")
     with (folder / "huge").open("wb") as huge:
         huge.truncate(1 << 40)
+    os.link(folder / "plain.txt", folder / "hard")
     with server, pytest.raises(kv.WorkspaceError, match=ODD[path]):
         files.read_text(folder, path)
 
@@ -137,15 +140,51 @@ def test_links_that_stay_inside_are_followed(folder: Path) -> None:
 
 def test_a_file_with_a_name_outside_is_not_read_and_not_written_to(folder: Path) -> None:
     os.link(folder.parent / "secret.txt", folder / "hard")
-    with pytest.raises(kv.WorkspaceError, match="outside of the workspace under another name"):
+    with pytest.raises(kv.WorkspaceError, match="may be outside of the workspace"):
         files.read_text(folder, "hard")
     with pytest.raises(kv.WorkspaceError, match="outside"):
         files.edit_text(folder, "hard", SECRET, "mine")
     assert files.search_text(folder, "secret", ".") == []
     files.write_text(folder, "hard", "mine")
     assert (folder.parent / "secret.txt").read_text() == SECRET
-    os.link(folder / "plain.txt", folder / "sub" / "second")
-    assert files.read_text(folder, "sub/second") == "plain\n"
+
+
+def test_a_file_whose_other_names_wander_is_not_read(folder: Path) -> None:
+    """Looking for all of its names would find one twice."""
+    (folder / "first").mkdir()
+    (folder / "last").mkdir()
+    os.link(folder.parent / "secret.txt", folder / "first" / "hard")
+    over = threading.Event()
+
+    def wander() -> None:
+        while not over.is_set():
+            for here, there in (("first", "last"), ("last", "first")):
+                os.rename(folder / here / "hard", folder / there / "hard")
+
+    thread = threading.Thread(target=wander)
+    thread.start()
+    try:
+        for _ in range(1000):
+            for name in ("first", "last"):
+                with pytest.raises(kv.WorkspaceError):
+                    files.read_text(folder, f"{name}/hard")
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("path", ["new/../../x", "new/" + "n" * 300, "new/deep/../../../x", "new/plain.txt/../../../x"])
+def test_a_path_that_comes_to_nothing_leaves_no_folders(folder: Path, path: str) -> None:
+    before = sorted(os.listdir(folder))
+    with pytest.raises(kv.WorkspaceError):
+        files.write_text(folder, path, "mine")
+    assert sorted(os.listdir(folder)) == before
+
+
+def test_names_that_end_lines_are_escaped(folder: Path) -> None:
+    (folder / "a\nb").write_text("found")
+    assert "a\\nb" in files.list_folder(folder, ".")
+    assert files.search_text(folder, "found", ".") == ["a\\nb:1: found"]
 
 
 @pytest.fixture
@@ -198,8 +237,18 @@ def test_a_pattern_that_takes_for_ever_is_ended(folder: Path) -> None:
     (folder / "slow").write_text("a" * 40 + "!")
     with pytest.raises(kv.WorkspaceError, match="takes too long"):
         files.search_text(folder, r"(a|a)*$", "slow")
-    with pytest.raises(kv.WorkspaceError, match="no regular expression"):
-        files.search_text(folder, "(", "slow")
+
+
+def test_a_search_has_its_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_SEARCH_S", 0.0)
+    with pytest.raises(kv.WorkspaceError, match="search in fewer files"):
+        files.search_text(folder, "x", ".")
+
+
+@pytest.mark.parametrize("pattern", ["(", "(?u)(?a)x", "(?R)", "(?<!(?R))", "(a(?1))", "(?P<n>a(?&n))", "a" * 10_000])
+def test_patterns_that_are_not_searched_for(folder: Path, pattern: str) -> None:
+    with pytest.raises(kv.WorkspaceError, match=r"no regular expression|calls itself, or is long"):
+        files.search_text(folder, pattern, ".")
 
 
 def test_an_edit_says_why_it_cannot_be_made(folder: Path) -> None:

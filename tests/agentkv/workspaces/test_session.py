@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import subprocess
 import sys
@@ -47,6 +48,47 @@ def test_the_last_view_takes_everything_along(begin: BeginView, home: Path) -> N
     assert "closed" in repr(view)
     again = begin()  # in another session
     assert (again.path / "a.txt").exists()
+
+
+@pytest.mark.parametrize("name", ["killed", "new-killed"])
+@pytest.mark.parametrize("has_lock", [True, False])
+def test_what_was_left_in_the_middle_is_removed(begin: BeginView, home: Path, name: str, has_lock: bool) -> None:
+    """Of beginning, or of being removed."""
+    left = home / "workspaces" / name
+    (left / "views" / "one" / "project").mkdir(parents=True)
+    if has_lock:
+        (left / "lock").touch()
+    os.utime(left, (0, 0))
+    (home / "workspaces" / "new-now").mkdir()
+    os.utime(home / "workspaces" / "new-now", (2**33, 2**33))
+    begin()
+    until_sync(lambda: not left.exists())
+    assert (home / "workspaces" / "new-now").exists()
+
+
+FORK = """
+import gc, os, sys
+from agentkv.workspaces.workspace import Workspace, begin_view
+
+view = begin_view(Workspace(sys.argv[1]))
+path = view.path
+if child := os.fork():
+    os.waitpid(child, 0)
+    other = begin_view(Workspace(sys.argv[2]))
+    other.session._remover.join(1)  # what was left is removed by then
+    print(path.exists())
+else:
+    del view
+    gc.collect()
+    sys.exit()
+"""
+
+
+def test_a_fork_of_the_process_takes_no_files_along(home: Path, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    command = [sys.executable, "-c", FORK, str(tmp_path / "one"), str(tmp_path / "two")]
+    assert subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout == "True\n"
 
 
 def test_views_that_nobody_has_are_removed(begin: BeginView, home: Path) -> None:

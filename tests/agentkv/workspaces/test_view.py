@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,7 +16,9 @@ import pytest
 import agentkv as kv
 from agentkv.workspaces import blobs as blobs_module
 from agentkv.workspaces.blobs import BlobStore
+from agentkv.workspaces.entries import FileEntry
 from agentkv.workspaces.tree import DEEPEST, Tree
+from agentkv.workspaces.version import Version
 
 from .conftest import BeginView
 from .plain import copy_of
@@ -84,14 +88,13 @@ async def test_a_file_that_the_user_saves_at_the_last_moment_is_kept(
 ) -> None:
     view, project = begin(), tmp_path / "project"
     (view.path / "a.txt").write_text("mine\n")
-    write = Tree.write
+    write = Tree.write_carefully
 
-    def saved_before(tree: Tree, *given: object, **how: object) -> None:
-        if tree.path == project:
-            (project / "a.txt").write_text("the user's\n")
-        write(tree, *given, **how)  # type: ignore[arg-type]
+    def saved_before(tree: Tree, *given: object) -> None:
+        (project / "a.txt").write_text("the user's\n")
+        write(tree, *given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Tree, "write", saved_before)
+    monkeypatch.setattr(Tree, "write_carefully", saved_before)
     with pytest.raises(kv.WorkspaceConflict, match="at this moment"):
         await view.apply()
     assert (project / "a.txt").read_text() == "the user's\n"
@@ -259,6 +262,23 @@ def test_contents_longer_than_a_chunk(begin: BeginView, tmp_path: Path, monkeypa
     assert sorted(path.name for path in view.session.blobs.folder.iterdir() if path.is_file()) == [".now"]
 
 
+def test_a_content_that_cannot_be_stored_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = BlobStore(tmp_path / "blobs")
+    (store.folder / f"new-{os.getpid()}-0").write_text("of a process that was killed, and had this number")
+    (store.folder / "new-999999999-0123456789abcdef").write_text("of another")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with (tmp_path / "file").open("w+b", buffering=0) as file, monkeypatch.context() as patch:
+        file.write(b"content")
+        patch.setattr(blobs_module, "write_all", full)
+        with pytest.raises(OSError, match="No space left"):
+            store.put(file.fileno())
+    store.remove_left()
+    assert not list(store.folder.iterdir())
+
+
 @pytest.mark.parametrize("shares", [True, False])
 def test_contents_are_shared_or_copied_where_they_cannot_be(
     begin: BeginView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shares: bool
@@ -289,3 +309,74 @@ def test_workspaces_that_cannot_be(tmp_path: Path) -> None:
         kv.Workspace(tmp_path, max_bytes=0)
     assert kv.Workspace(tmp_path) != kv.Workspace(tmp_path, exclude=())
     assert len({kv.Workspace(tmp_path), kv.Workspace(tmp_path)}) == 1
+
+
+def remove(folder: Path, elsewhere: Path) -> None:
+    shutil.rmtree(folder)
+
+
+def link(folder: Path, elsewhere: Path) -> None:
+    folder.rename(folder.with_name("moved"))
+    folder.symlink_to(elsewhere)
+
+
+def link_above(folder: Path, elsewhere: Path) -> None:
+    folder.parent.rename(f"{folder.parent}.moved")
+    folder.parent.symlink_to(elsewhere.parent)
+
+
+def replace(folder: Path, elsewhere: Path) -> None:
+    shutil.rmtree(folder)
+    folder.write_text("a file")
+
+
+def close_up(folder: Path, elsewhere: Path) -> None:
+    folder.chmod(0)
+
+
+def close_above(folder: Path, elsewhere: Path) -> None:
+    folder.parent.chmod(0)
+
+
+@pytest.mark.parametrize("harm", [remove, link, link_above, replace, close_up, close_above])
+def test_a_folder_that_a_command_takes_away_comes_back(
+    begin: BeginView, tmp_path: Path, harm: Callable[[Path, Path], None]
+) -> None:
+    view, project = begin(), tmp_path / "project"
+    version, before = view.mark(0), copy_of(project)
+    (project / "users").write_text("the user's")  # a view that led here would remove it
+    harm(view.path, project)
+    (view.path / "new").write_text("in the view")
+    view.mark(0)
+    view.go_back(version, 0)
+    assert copy_of(view.path) == before
+    assert sorted(os.listdir(project)) == ["a.txt", "sub", "users"]
+    view.close()
+
+
+def test_what_is_written_while_branches_are_adopted_stays(begin: BeginView) -> None:
+    view = begin()
+    (fork,) = view.forks(1, 0)
+    for name in ("a.txt", "theirs", "gone/deep"):
+        (fork.path / name).parent.mkdir(exist_ok=True)
+        (fork.path / name).write_text("the fork's")
+    assert view.path
+    merge = view.merged_with(fork)
+    (view.path / "late").write_text("late")
+    (view.path / "a.txt").write_text("late")
+    (view.path / "sub" / "b.txt").unlink()
+    view.take(merge, 0)
+    wanted = {"a.txt": "late", "late": "late", "theirs": "the fork's", "gone/deep": "the fork's"}
+    assert {path: (view.path / path).read_text() for path in wanted} == wanted
+    assert not (view.path / "sub" / "b.txt").exists()
+    merge = view.merged_with(fork)  # the late ones count as changes of the branch's own
+    assert not merge.changes
+    fork.close()
+
+
+def test_many_versions_are_added_up_in_place() -> None:
+    """Not in a copy for each."""
+    version = Version({str(n): FileEntry("file", 0o644, "0") for n in range(1000)})
+    for number in range(20_000):
+        version = Version({str(number % 1000): FileEntry("file", 0o644, f"{number}")}, version)
+    assert version.manifest()["999"].data == "19999"

@@ -375,7 +375,9 @@ class Journal:
 
     def _open(self) -> None:
         if not self.path.parent.is_dir():
-            raise JournalError(f"the journal {self.path} cannot be made: there is no folder {self.path.parent}")
+            raise JournalError(
+                f"the journal {self.path} cannot be made: there is no folder {self.path.parent}; make it"
+            )
         self._lock = acquired_lock(self.path)
         try:
             self._writer = JournalWriter(self.path, self.sync, self._forget, self._answers)

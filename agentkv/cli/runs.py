@@ -118,7 +118,10 @@ def answer(
     yes: Annotated[bool | None, typer.Option("--yes/--no", help="Whether the call may run.")] = None,
     reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why not; the model reads it.")] = None,
 ) -> None:
-    """Decide on a call that waits for an approval, also while a process uses the journal: its turn goes on at once."""
+    """Decide on a call that waits for an approval.
+
+    A turn that waits in a process goes on at once; one that was left, once it is resumed.
+    """
     from ..agents.events import checked_denial
     from ..journal.reading import answer_approval, approval_keys, run_called, waiting_approvals
 

@@ -384,7 +384,9 @@ class Journal:
 
     def _open(self) -> None:
         if not self.path.parent.is_dir():
-            raise JournalError(f"the journal {self.path} cannot be made: there is no folder {self.path.parent}")
+            raise JournalError(
+                f"the journal {self.path} cannot be made: there is no folder {self.path.parent}; make it"
+            )
         if _OPEN.setdefault(self._file, self) is not self:
             raise JournalError(
                 f"the journal {self.path} is open in this process by another kv.Journal; pass that one as journal="

@@ -159,7 +159,8 @@ def run_called(ids: Sequence[str], called: str, path: Path, what: Literal["run",
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     """A journal that is only read. Raises JournalError, also for what is damaged in it."""
     if not path.is_file():
-        raise JournalError(f"{path} is no file; give the path of a journal" if path.exists() else f"no journal {path}")
+        found = f"{path} is no file" if path.exists() else f"no journal {path}"
+        raise JournalError(f"{found}; give the path of a journal")
     try:
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
         with closing(connection):

@@ -17,6 +17,7 @@ from .._types.errors import OutsideWorkspace, WorkspaceError
 from .._types.show import spellable
 
 OWNERS = 0o700  # permissions of a folder that its owner may use
+NOTHING_THERE = "there is no such file or folder; list the folder to see what there is"
 MOST_LINKS = 40  # that one path goes through, as in Linux
 _LONG = 200  # characters of a path that is shown
 _UNDER_WAY = re.compile(r"\.agentkv-([0-9]+)-([0-9a-f]{8})[0-9a-f]{8}")
@@ -76,7 +77,7 @@ def unusable(path: str, error: OSError) -> WorkspaceError:
     """The error for a path that the system refuses."""
     match error.errno:
         case errno.ENOENT:
-            why = "there is no such file or folder"
+            why = NOTHING_THERE
         case errno.ENOTDIR | errno.ELOOP:
             why = "it leads through a file"
         case _:
@@ -233,8 +234,9 @@ class _Walk:
         return target
 
     def _leads_out(self) -> OutsideWorkspace:
+        how = "is absolute, and counts as one that leads" if self._path.startswith("/") else "leads"
         return OutsideWorkspace(
-            f"{shown(self._path)} leads out of the workspace; give a path relative to its folder, which stays in it"
+            f"{shown(self._path)} {how} out of the workspace; give a path relative to its folder, which stays in it"
         )
 
 

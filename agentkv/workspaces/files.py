@@ -15,7 +15,18 @@ import regex
 
 from .._types.errors import WorkspaceError
 from .._types.show import preview, spellable
-from .beneath import Place, beneath, in_one_line, open_file, open_folder, replaced, shown, unusable, what_is
+from .beneath import (
+    NOTHING_THERE,
+    Place,
+    beneath,
+    in_one_line,
+    open_file,
+    open_folder,
+    replaced,
+    shown,
+    unusable,
+    what_is,
+)
 from .blobs import write_all
 
 MOST_READ = 1 << 20  # bytes of a file
@@ -56,9 +67,11 @@ def edit_text(folder: Path, path: str, old: str, new: str) -> int:
 
     Raises WorkspaceError where there is none, or more than one; OutsideWorkspace.
     """
+    if not old:
+        raise WorkspaceError("the old text is empty; give the text to replace, as the file has it")
     with _at(folder, path) as (_, place):
         text = _text(place)
-        count = text.count(old) if old else 0
+        count = text.count(old)
         if count != 1:
             why = "holds it nowhere; read the file, and copy the old text from it" if count == 0 else (
                 f"holds it {count} times; pass more of what is around it"
@@ -164,7 +177,7 @@ def _files(place: Place, path: str) -> Iterator[tuple[str, int]]:
     """Plain files at a place and beneath it, open; without hidden folders, links, and files with other names."""
     found = place.stat()
     if found is None:
-        raise WorkspaceError(f"{shown(path)}: there is no such file or folder")
+        raise WorkspaceError(f"{shown(path)}: {NOTHING_THERE}")
     left = [MOST_SEARCHED]
     if not stat.S_ISDIR(found.st_mode):
         yield from _one_file(place.name, place.folder, place.path, left)

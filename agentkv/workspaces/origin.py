@@ -37,7 +37,9 @@ class Origin:
         """
         with self._lock, self._tree.root() as root, _locked(root):
             ours = State(self._checked_in(), self._entries)
-            merge = Merge.of(ours, theirs, base, f"changed in {self._tree.path} as well since the branch began")
+            merge = Merge.of(
+                ours, theirs, base, f"changed in {self._tree.path} as well since the branch began or was applied"
+            )
             self._tree.write_carefully(merge.changes, ours.entries)
             self._version, self._entries = merge.version, merge.entries
             said = {path: entry or ours.entries[path] for path, entry in merge.changes.items()}

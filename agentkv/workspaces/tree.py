@@ -151,7 +151,8 @@ class Tree:
         try:
             root = self._opened()
         except OSError as error:
-            raise WorkspaceError(f"the folder {self.path} cannot be read: {error.strerror}") from error
+            advice = "make it again" if isinstance(error, FileNotFoundError) else "let this user read it"
+            raise WorkspaceError(f"the folder {self.path} cannot be read: {error.strerror}; {advice}") from error
         try:
             yield root
         finally:
@@ -409,4 +410,6 @@ def conflict(paths: Sequence[str], why: str) -> WorkspaceConflict:
     """The error for files that two sides changed."""
     shown = ", ".join(map(in_one_line, paths[:MOST_SHOWN]))
     more = f" and {len(paths) - MOST_SHOWN} more" if len(paths) > MOST_SHOWN else ""
-    return WorkspaceConflict(f"{shown}{more}: {why}; make them alike on one side, and try again", paths)
+    return WorkspaceConflict(
+        f"{shown}{more}: {why}; copy one side's over the other's, or write the same to both, and try again", paths
+    )

@@ -40,7 +40,8 @@ class Workspace:
     def __init__(self, folder: str | Path, *, exclude: Iterable[str] = (".git",), max_bytes: int = 2**30) -> None:
         self.folder = Path(checked_path(folder, "folder", "the path of a folder")).resolve()
         if not self.folder.is_dir():
-            raise InvalidInput(f"there is no folder {self.folder}; make it, or give the path of another")
+            what = "is a file; give its folder" if self.folder.exists() else "does not exist; make it"
+            raise InvalidInput(f"the folder {self.folder} {what}, or give the path of another")
         if isinstance(exclude, str):
             raise InvalidInput(f"exclude is {preview(exclude)}, but it must be a list of patterns")
         self.exclude = tuple(checked_text(pattern, "exclude") for pattern in exclude)

@@ -257,7 +257,7 @@ def test_an_edit_says_why_it_cannot_be_made(folder: Path) -> None:
         files.edit_text(folder, "twice", "three", "x")
     with pytest.raises(kv.WorkspaceError, match="2 times"):
         files.edit_text(folder, "twice", "two", "x")
-    with pytest.raises(kv.WorkspaceError, match="nowhere"):
+    with pytest.raises(kv.WorkspaceError, match="old text is empty"):
         files.edit_text(folder, "twice", "", "x")
     assert files.edit_text(folder, "twice", "two\ntwo", "x") == 2
     assert (folder / "twice").read_text() == "one\nx\n"

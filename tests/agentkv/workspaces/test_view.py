@@ -300,9 +300,9 @@ def test_contents_are_shared_or_copied_where_they_cannot_be(
 
 def test_workspaces_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for folder in (tmp_path / "nowhere", tmp_path / "file"):
-        with pytest.raises(kv.InvalidInput, match="there is no folder"):
-            kv.Workspace(folder)
+    for name, why in (("nowhere", "does not exist; make it"), ("file", "is a file; give its folder")):
+        with pytest.raises(kv.InvalidInput, match=why):
+            kv.Workspace(tmp_path / name)
     with pytest.raises(kv.InvalidInput, match="list of patterns"):
         kv.Workspace(tmp_path, exclude=".git")
     with pytest.raises(kv.InvalidInput, match="max_bytes"):

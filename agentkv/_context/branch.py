@@ -28,7 +28,7 @@ from .._types.offload import checked_priority
 from .._types.results import Choice, Generation
 from .._types.show import preview
 from .extend import Extended, extend_by, open_turn
-from .files import adopted_files, closed_on_error, forked_views, give_views, marked, roll_back
+from .files import adopted_files, closed_on_error, forked_views, give_views, marked, roll_back, view_of
 from .generate import GenerationRequest, generate_with_retries
 from .handle import BranchHandle, BranchRecord
 from .overflow import Overflow, checked_overflow, retry_with_room
@@ -123,7 +123,7 @@ class Branch:
     @property
     def workspace(self) -> WorkspaceView | None:
         """Its files, where it, or the branch that it was forked from, was made with a `workspace`; else None."""
-        return self._handle.record.view
+        return view_of(self)
 
     @property
     def closed(self) -> bool:
@@ -456,7 +456,7 @@ class Branch:
                 lambda engine: engine.adopt(self.id, other.id), on_result=lambda _: share([self.id])
             )
         if self._handle.core.journal is not None:
-            await self._handle.core.journal.adopted(self)
+            await self._handle.core.journal.changed(self)
 
     @property
     def loaded(self) -> Loaded | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
@@ -17,7 +18,26 @@ if TYPE_CHECKING:
     from ..workspaces.version import Version
     from ..workspaces.view import WorkspaceView
     from ..workspaces.workspace import Workspace
+    from .branch import Branch
     from .handle import BranchHandle
+
+
+def view_of(branch: Branch) -> WorkspaceView | None:
+    """The files of a branch; a journal that knows the branch hears when they are applied."""
+    handle = branch._handle
+    view, journal = handle.record.view, handle.core.journal
+    if view is not None and journal is not None:
+        of = weakref.ref(branch)
+
+        async def applied() -> None:
+            branch = of()
+            if (
+                branch is not None and not branch.closed and branch._handle.state.lease is None
+            ):  # else by the turn's end
+                await journal.changed(branch)
+
+        view.on_apply = applied
+    return view
 
 
 def checked_workspace(given: object) -> Workspace | None:

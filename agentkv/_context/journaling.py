@@ -23,8 +23,8 @@ class ContextJournal(Protocol):
     def turn_log(self, core: ContextCore) -> Any:
         """The record of a new turn (`agents.turn_log.TurnLog`)."""
 
-    async def adopted(self, branch: Branch) -> None:
-        """A branch has adopted another one."""
+    async def changed(self, branch: Branch) -> None:
+        """A branch has adopted another one, or its files were applied."""
 
     async def saved(self, core: ContextCore, path: Path, tokens: Mapping[str, bytes]) -> None:
         """Branches with these tokens, by name, were saved to a file."""

@@ -245,8 +245,9 @@ class Journal:
             return None
         return UnfinishedRun(self, core, info)
 
-    async def adopted(self, branch: Branch) -> None:
-        """Records the state of a branch that adopted another one, where the journal knows it."""
+    async def changed(self, branch: Branch) -> None:
+        """Records the state of a branch that adopted another one, or whose files were applied, where the journal knows
+        it."""
         if handle_of(branch).record in self._keys:
             await self.write_branch(branch, lambda connection, key, state: None, present=True)
 

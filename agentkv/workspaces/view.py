@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,6 +58,7 @@ class WorkspaceView:
         self._first = version
         self._marks: list[tuple[int, Version]] = []
         self._lock = threading.RLock()
+        self.on_apply: Callable[[], Awaitable[None]] | None = None  # a journal that records it
         self._finalizer = weakref.finalize(self, session.end_view, path)
         self._finalizer.atexit = False  # the session has an end of its own
 
@@ -99,8 +100,12 @@ class WorkspaceView:
         Raises:
             WorkspaceConflict: there, too, some of the same files changed, and not alike; nothing was changed.
             WorkspaceError: a file cannot be read or written.
+            JournalError: it is done, and the journal that has the branch cannot be written.
         """
-        return await to_thread.run_sync(self._apply)
+        paths = await to_thread.run_sync(self._apply)
+        if self.on_apply is not None:
+            await self.on_apply()
+        return paths
 
     # For branches; callable from any thread.
 

@@ -17,6 +17,7 @@ import agentkv as kv
 from agentkv.journal import reading
 from agentkv.journal.files import folder_of
 from agentkv.journal.turns import JournalTurnLog
+from agentkv.workspaces.view import WorkspaceView
 from tests.waiting import until
 
 from .crashes import copied, left_by, only_left, opened
@@ -75,6 +76,21 @@ async def test_a_tracked_branch_has_its_files_in_another_process(tmp_path: Path,
         (project / "a").write_text("the user's")
         await branch.workspace.apply()  # type: ignore[union-attr]
     assert files_in(project) == {"a": "the user's", "b": "mine, more"}
+
+
+async def test_what_was_applied_is_applied_in_another_process(tmp_path: Path, project: Path) -> None:
+    path, agent = tmp_path / "runs.db", agent_of()
+    async with opened([CHANGE, "Done."], path) as (ctx, journal):
+        branch = await agent.trunk(ctx, workspace=kv.Workspace(project))
+        await journal.track(branch, "talk")
+        await agent.run(branch, "Do it.")
+        assert await branch.workspace.apply() == ["b"]  # type: ignore[union-attr]
+    (project / "b").write_text("the user's")
+    async with opened([], path) as (ctx, journal):
+        branch = await journal.branch(ctx, "talk")
+        assert (await branch.workspace.diff()).added == ()  # type: ignore[union-attr]
+        assert await branch.workspace.apply() == []  # type: ignore[union-attr]
+    assert files_in(project) == {"a": "begin;", "b": "the user's"}
 
 
 async def test_names_that_are_no_text_come_back(tmp_path: Path, project: Path) -> None:
@@ -163,22 +179,29 @@ async def test_a_turn_goes_on_with_what_its_calls_did(tmp_path: Path, project: P
         assert files_of(branch) == {"a": "begin;", "before": "the turn", "b": "mine, more"}
 
 
-async def test_a_resumed_turn_that_fails_takes_its_files_back(tmp_path: Path, project: Path) -> None:
+async def test_a_resumed_turn_that_fails_takes_its_files_back(
+    tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last: list[dict[str, str]] = []
+
+    def close(view: WorkspaceView) -> None:
+        last.append(files_in(view.path))
+        view._finalizer()
+
     path = await left_in(tmp_path / "runs.db", project, [CHANGE, [LATER, call("end")]], 2)
     async with opened([], path) as (ctx, journal):
         left = await only_left(journal, ctx)
-        seen: list[kv.Branch] = []
+        monkeypatch.setattr(WorkspaceView, "close", close)
 
         @kv.tool(name="end", on_error="raise", early=False, idempotent=True)
         def look(context: kv.RunContext[Any]) -> None:
             """Looks, and fails."""
-            seen.append(context.branch)
             assert files_of(context.branch)["b"] == "mine, more"
             raise RuntimeError("no")
 
         with pytest.raises(kv.ToolFailed):
             await left.resume(agent_of(look))
-        assert files_of(seen[0]) == {"a": "begin;", "before": "the turn"}
+        assert last[0] == {"a": "begin;", "before": "the turn"}
 
 
 async def test_what_is_dropped_leaves_no_contents(tmp_path: Path, project: Path) -> None:

@@ -115,7 +115,8 @@ def answer(
     key: Annotated[
         str, typer.Argument(metavar="KEY", help="The approval, as `approvals` shows it, or how that begins.")
     ],
-    yes: Annotated[bool | None, typer.Option("--yes/--no", help="Whether the call may run.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="The call may run.")] = False,
+    no: Annotated[bool, typer.Option("--no", help="It may not.")] = False,
     reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why not; the model reads it.")] = None,
 ) -> None:
     """Decide on a call that waits for an approval.
@@ -125,8 +126,8 @@ def answer(
     from ..agents.events import checked_denial
     from ..journal.reading import answer_approval, approval_keys, run_called, waiting_approvals
 
-    if yes is None:
-        raise typer.BadParameter("give --yes or --no")
+    if yes == no:
+        raise typer.BadParameter("give --yes or --no, and not both" if yes else "give --yes or --no")
     if yes and reason is not None:
         raise typer.BadParameter("--reason goes with --no")
     with reporting():

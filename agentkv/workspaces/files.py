@@ -125,7 +125,9 @@ def _compiled(pattern: str) -> regex.Pattern[str]:
 
 @contextmanager
 def _at(folder: Path, path: str, *, make: bool = False) -> Iterator[tuple[int, Place]]:
-    """The place of a path beneath a folder; errors of the system are told by it."""
+    """The place of a path beneath a folder; errors of the system are told by it. A path may be spelled out from the
+    root on, as tracebacks have it."""
+    path = path.removeprefix(f"{folder}/") or "."
     root = open_folder(folder)
     try:
         with beneath(root, path, make=make) as place:

@@ -133,7 +133,7 @@ def test_what_waits_for_an_approval_is_shown_and_answered(left: Path) -> None:
     assert line.endswith("weather(city='Tolvik')")
     assert f"approval  {waits['key']} waits for an answer" in run("show", left, weather["id"]).output
     assert told("show", left, weather["id"])["approvals"] == [waits["key"]]
-    for wrong in ([], ["--yes", "--reason", "x"]):
+    for wrong in ([], ["--yes", "--reason", "x"], ["--yes", "--no"]):
         assert run("answer", left, key, *wrong).exit_code == 2
     assert "has no approval 'abc-0'" in refused("answer", left, "abc-0", "--yes")
     assert run("answer", left, key, "--no", "--reason", "on Sunday").output == "Denied: weather(city='Tolvik')\n"

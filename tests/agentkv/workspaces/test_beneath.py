@@ -131,6 +131,7 @@ def test_nothing_but_a_plain_file_is_written_over(folder: Path, path: str) -> No
 
 def test_links_that_stay_inside_are_followed(folder: Path) -> None:
     assert files.read_text(folder, "inside") == "deep\n"
+    assert files.read_text(folder, f"{folder}/inside") == "deep\n"
     assert files.read_text(folder, "folder_inside/back") == "plain\n"
     assert files.write_text(folder, "dangling", "made") is True
     assert (folder / "new.txt").read_text() == "made"

@@ -1,8 +1,8 @@
 """Generates from a model folder, and prints the tokens and a digest of all logits as one line of JSON.
 
-    python -m tests.arm.generate FOLDER KV_DTYPE
+    python tests/arm/generate.py FOLDER KV_DTYPE
 
-Runs by itself on the machine that is asked about: it needs agentkv and nothing that tests need.
+It needs agentkv and nothing that tests need, so that it runs where only that is.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 
 import agentkv as kv
 
-PROMPT = [{"role": "user", "content": "Name three animals, and write a sentence about each of them."}]
+PROMPT = [{"role": "user", "content": "What is on my calendar on Tuesday, and what are 17 times 23?"}]
 TOKENS = 32
 
 
@@ -25,11 +25,12 @@ async def generated(folder: str, kv_dtype: str) -> dict[str, object]:
     async with kv.Context.open(folder, kv_dtype=kv_dtype) as ctx:
         branch = await ctx.branch()
         await branch.extend(PROMPT)
+        hot = await branch.fork()
+        drawn = await hot.generate(max_tokens=TOKENS, sampling=kv.Sampling(temperature=3.0, top_p=0.95, seed=7))
         for _ in range(TOKENS):
             digest.update((await branch.logits()).tobytes())
             tokens += (await branch.generate(max_tokens=1)).tokens
         digest.update((await branch.logits()).tobytes())
-        drawn = await branch.generate(max_tokens=TOKENS, sampling=kv.Sampling(temperature=0.9, top_p=0.95, seed=7))
     return {"greedy": tokens, "drawn": list(drawn.tokens), "logits": digest.hexdigest()[:16]}
 
 

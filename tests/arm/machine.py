@@ -35,7 +35,6 @@ Components: main
 Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
 """
 GLIBC = range(17, 37)  # minor versions of it that Debian 12 runs wheels of
-NATIVE_WHEELS = ("executorch==1.5.1", "mlx==0.32.4", "mlx-cpu==0.32.4")
 
 
 def missing_tools() -> list[str]:
@@ -45,19 +44,24 @@ def missing_tools() -> list[str]:
 
 def unpack_wheels() -> None:
     """The libraries and headers of executorch and MLX, and what agentkv requires, as wheels for Arm."""
-    _pip_unpack(WHEELS, ["--no-deps", *NATIVE_WHEELS])
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    _pip_unpack(SITE, project["dependencies"])
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    built_with = settings["build-system"]["requires"]
+    executorch = [it for it in built_with if it.startswith("executorch")]
+    mlx = [it for it in built_with if it.startswith("mlx[cpu]")]
+    # Of what executorch requires, its exporter alone has a use.
+    _pip_unpack(WHEELS, ["--no-deps", *executorch], mlx)
+    _pip_unpack(SITE, settings["project"]["dependencies"])
 
 
-def _pip_unpack(folder: Path, what: Sequence[str]) -> None:
+def _pip_unpack(folder: Path, *calls: Sequence[str]) -> None:
+    what = [it for call in calls for it in call]
     if _is_done(folder, what):
         return
     tags = [f"--platform=manylinux_2_{minor}_aarch64" for minor in GLIBC] + ["--platform=manylinux2014_aarch64"]
-    for abi in ("cp311", "abi3", "none"):
-        tags.append(f"--abi={abi}")
+    abis = [f"--abi={abi}" for abi in ("cp311", "abi3", "none")]
     how = ["--quiet", "--disable-pip-version-check", "--only-binary=:all:", "--python-version=3.11", "--target", folder]
-    subprocess.run([sys.executable, "-m", "pip", "install", *how, *tags, *what], check=True)
+    for call in calls:
+        subprocess.run([sys.executable, "-m", "pip", "install", *how, *tags, *abis, *call], check=True)
     _set_done(folder, what)
 
 
@@ -73,6 +77,7 @@ def unpack_debian() -> None:
     places = {
         "APT::Architecture": "arm64",
         "APT::Architectures": "arm64",
+        "APT::Sandbox::User": "root",
         "Acquire::Languages": "none",
         "Dir::State": apt / "state",
         "Dir::State::status": apt / "state/status",

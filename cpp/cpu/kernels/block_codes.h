@@ -120,14 +120,17 @@ AGENTKV_INLINE IVec dot_quads(IVec acc, IVec w, IVec x) {
 #endif
 }
 
-// The same with one four of codes for all lanes.
-template <class F>
-AGENTKV_INLINE IVec dot_quads(IVec acc, IVec w, const std::int8_t* codes) {
+// The same with four codes for all lanes, the four of that number from `codes` on.
+template <class F, int kFour>
+AGENTKV_INLINE IVec dot_quads_at(IVec acc, IVec w, const std::int8_t* codes) {
 #if defined(__AVX512VNNI__)
+  codes += 4 * kFour;
   __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(w), "m"(*reinterpret_cast<const std::int32_t*>(codes)));
   return acc;
+#elif defined(__ARM_FEATURE_DOTPROD)
+  return dot_nibbles_at<kFour>(acc, w, codes);
 #else
-  return dot_quads<F>(acc, w, codes_at(codes));
+  return dot_quads<F>(acc, w, codes_at(codes + 4 * kFour));
 #endif
 }
 

@@ -48,6 +48,18 @@ AGENTKV_INLINE IVec dot_nibbles(IVec acc, IVec w, IVec x) {
 #endif
 }
 
+// The same with four codes for all lanes, the four of that number from `codes` on. Arm multiplies with a lane of the
+// sixteen codes that they are among, so that it is not spread first.
+template <int kFour>
+AGENTKV_INLINE IVec dot_nibbles_at(IVec acc, IVec w, const std::int8_t* codes) {
+#if defined(__ARM_FEATURE_DOTPROD)
+  const auto sixteen = load_as<int8x16_t>(codes + kFour / 4 * 16);
+  return (IVec)vdotq_laneq_s32((int32x4_t)acc, (int8x16_t)w, sixteen, kFour % 4);
+#else
+  return dot_nibbles(acc, w, codes_at(codes + 4 * kFour));
+#endif
+}
+
 // What dot_nibbles summed over kSums codes, as one number per lane.
 AGENTKV_INLINE IVec nibble_sums(IVec acc) {
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
@@ -100,9 +112,7 @@ AGENTKV_INLINE IVec load_bytes(const std::byte* at) {
 }
 
 // kWidth scales of bfloat16.
-AGENTKV_INLINE Vec load_scales(const std::byte* at) {
-  return (Vec)(from_halves(load_as<HVec>(at)) << 16);
-}
+AGENTKV_INLINE Vec load_scales(const std::byte* at) { return (Vec)(from_halves(load_as<HVec>(at)) << 16); }
 
 // The first n, of which there may be none.
 AGENTKV_INLINE void write_outputs(Vec out, float* y, int n) {

@@ -42,6 +42,11 @@ def missing_tools() -> list[str]:
     return [package for tool, package in TOOLS.items() if shutil.which(tool) is None]
 
 
+def call(*command: str | Path, quiet: bool = False, within: Path = ROOT) -> None:
+    """Runs a command that has to succeed."""
+    subprocess.run(command, check=True, cwd=within, stdout=subprocess.DEVNULL if quiet else None)
+
+
 def unpack_wheels() -> None:
     """The libraries and headers of executorch and MLX, and what agentkv requires, as wheels for Arm."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -54,14 +59,14 @@ def unpack_wheels() -> None:
 
 
 def _pip_unpack(folder: Path, *calls: Sequence[str]) -> None:
-    what = [it for call in calls for it in call]
+    what = [it for each in calls for it in each]
     if _is_done(folder, what):
         return
     tags = [f"--platform=manylinux_2_{minor}_aarch64" for minor in GLIBC] + ["--platform=manylinux2014_aarch64"]
     abis = [f"--abi={abi}" for abi in ("cp311", "abi3", "none")]
-    how = ["--quiet", "--disable-pip-version-check", "--only-binary=:all:", "--python-version=3.11", "--target", folder]
-    for call in calls:
-        subprocess.run([sys.executable, "-m", "pip", "install", *how, *tags, *abis, *call], check=True)
+    how = ["--quiet", "--disable-pip-version-check", "--only-binary=:all:", "--python-version=3.11"]
+    for each in calls:
+        call(sys.executable, "-m", "pip", "install", *how, "--target", folder, *tags, *abis, *each)
     _set_done(folder, what)
 
 
@@ -86,10 +91,10 @@ def unpack_debian() -> None:
         "Dir::Etc::sourceparts": apt / "sources",
     }
     get = ["apt-get", "--quiet=2", *(f"--option={key}={value}" for key, value in places.items())]
-    subprocess.run([*get, "update"], check=True)
-    subprocess.run([*get, "download", *DEBIAN_PACKAGES], check=True, cwd=apt / "debs")
+    call(*get, "update")
+    call(*get, "download", *DEBIAN_PACKAGES, within=apt / "debs")
     for package in sorted((apt / "debs").glob("*.deb")):
-        subprocess.run(["dpkg-deb", "--extract", package, DEBIAN], check=True)
+        call("dpkg-deb", "--extract", package, DEBIAN)
     _set_done(DEBIAN, DEBIAN_PACKAGES)
 
 

@@ -8,7 +8,7 @@
 #include "cpu/kernels/linear_stream.h"
 #include "cpu/kernels/stream.h"
 
-#define AGENTKV_BEGIN(name) __asm__ volatile("# LLVM-MCA-BEGIN " name ::: "memory")
+#define AGENTKV_BEGIN(name) __asm__ volatile("# LLVM-MCA-BEGIN " name::: "memory")
 #define AGENTKV_END() __asm__ volatile("# LLVM-MCA-END" ::: "memory")
 
 namespace agentkv::cpu {
@@ -21,25 +21,25 @@ struct Blocks {
 };
 
 // A chunk of 32 inputs and kWidth outputs, with the scales of its groups.
-#define AGENTKV_GROUPED_LOOP(Format, kRows, name)                                               \
-  void name(const Blocks& a, IVec* out) {                                                       \
-    IVec total[kRows] = {};                                                                     \
-    const std::byte *chunk = a.chunk, *scales = a.scales;                                       \
-    const std::int8_t* x = a.x;                                                                 \
-    const std::int32_t* bases = a.bases;                                                        \
-    for (int i = 0; i < a.n; ++i) {                                                             \
-      AGENTKV_BEGIN(#name);                                                                     \
-      for (int g = 0; g < 32 / Format::kGroup; ++g) {                                           \
-        IVec acc[kRows];                                                                        \
-        if (g == 0) group_of_chunk<Format, 0, kRows>(chunk, x, bases, acc);                     \
+#define AGENTKV_GROUPED_LOOP(Format, kRows, name)                                                      \
+  void name(const Blocks& a, IVec* out) {                                                              \
+    IVec total[kRows] = {};                                                                            \
+    const std::byte *chunk = a.chunk, *scales = a.scales;                                              \
+    const std::int8_t* x = a.x;                                                                        \
+    const std::int32_t* bases = a.bases;                                                               \
+    for (int i = 0; i < a.n; ++i) {                                                                    \
+      AGENTKV_BEGIN(#name);                                                                            \
+      for (int g = 0; g < 32 / Format::kGroup; ++g) {                                                  \
+        IVec acc[kRows];                                                                               \
+        if (g == 0) group_of_chunk<Format, 0, kRows>(chunk, x, bases, acc);                            \
         if (g == 1) group_of_chunk<Format, Format::kGroup == 16 ? 4 : 0, kRows>(chunk, x, bases, acc); \
-        add_group<Format, kRows>(scales, acc, total);                                           \
-        scales += kPanel, bases += kRows;                                                       \
-      }                                                                                         \
-      chunk += PanelLayout<Format>::kChunkBytes, x += kChunkInputs * kRows;                     \
-      AGENTKV_END();                                                                            \
-    }                                                                                           \
-    for (int r = 0; r < kRows; ++r) out[r] = total[r];                                          \
+        add_group<Format, kRows>(scales, acc, total);                                                  \
+        scales += kPanel, bases += kRows;                                                              \
+      }                                                                                                \
+      chunk += PanelLayout<Format>::kChunkBytes, x += kChunkInputs * kRows;                            \
+      AGENTKV_END();                                                                                   \
+    }                                                                                                  \
+    for (int r = 0; r < kRows; ++r) out[r] = total[r];                                                 \
   }
 AGENTKV_GROUPED_LOOP(Q4_K, 1, q4_k_1)
 AGENTKV_GROUPED_LOOP(Q4_K, 4, q4_k_4)

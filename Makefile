@@ -17,7 +17,7 @@ CONFIGURE_TESTS = cmake -S . -B $(BUILT) -DAGENTKV_TESTS=ON --log-level=WARNING 
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: help demo test pytest quick flaky mutants times ctest test-remote test-mlx-gpu test-vllm test-clients bench-vllm soak models bench bench-peers asan tsan lint lint-workflows format stub docs install wheel wheels clean
+.PHONY: help demo test pytest quick flaky mutants times ctest test-arm test-remote test-mlx-gpu test-vllm test-clients bench-vllm soak models bench bench-peers asan tsan lint lint-workflows format stub docs install wheel wheels clean
 .DEFAULT_GOAL := help
 
 help: ## Lists the targets
@@ -67,6 +67,9 @@ ctest: $(DONE)/install ## Builds and runs the C++ tests
 	@cmake --build $(BUILT)
 	@echo "==> Running the C++ tests"
 	@ctest --test-dir $(BUILT) --output-on-failure --progress --no-tests=error
+
+test-arm: $(DONE)/tools $(DONE)/install ## Builds for Arm, and runs the C++ tests and nano under qemu-user (Debian: qemu-user, g++-aarch64-linux-gnu)
+	@$(PY) -m tests.arm
 
 # vLLM has an environment of its own, without the two packages that would pull a CUDA build of torch.
 VLLM := build/vllm

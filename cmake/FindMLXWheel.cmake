@@ -1,9 +1,8 @@
-# Finds the mlx wheel that is installed for ${Python_EXECUTABLE}: the imported target `mlx`, MLX_VERSION, or neither.
-execute_process(
-  COMMAND ${Python_EXECUTABLE} -m mlx --cmake-dir
-  OUTPUT_VARIABLE _mlx_root OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE _mlx_result)
-if(_mlx_result EQUAL 0)
-  find_package(MLX CONFIG PATHS ${_mlx_root} NO_DEFAULT_PATH)
+# Finds the mlx wheel that is installed for ${Python_EXECUTABLE}, or is in AGENTKV_WHEELS: the imported target `mlx`,
+# MLX_VERSION, or neither.
+agentkv_find_wheel(mlx _mlx_root)
+if(_mlx_root)
+  find_package(MLX CONFIG PATHS ${_mlx_root} NO_DEFAULT_PATH NO_CMAKE_FIND_ROOT_PATH)
 endif()
 if(TARGET mlx)
   # Its headers are not ours to warn about, and ours come first.

@@ -1,5 +1,4 @@
-# The same source once per instruction set; which one runs is picked at run time (core/isa.h). No contraction: where a
-# fused multiply-add is meant the source says so, so that the machine's vector width does not show in the bits.
+# The same source once per instruction set; which one runs is picked at run time (core/isa.h).
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(AGENTKV_ISAS v2 v3 v4)
   set(AGENTKV_DOT_ISAS ${AGENTKV_ISAS} v3vnni v4vnni)
@@ -32,7 +31,7 @@ function(_agentkv_add_kernels isas target source table)
     add_library(${object} OBJECT ${source})
     target_include_directories(${object} PRIVATE ${PROJECT_SOURCE_DIR}/cpp)
     target_compile_definitions(${object} PRIVATE AGENTKV_TABLE=${table}_${isa})
-    target_compile_options(${object} PRIVATE ${_agentkv_kernel_level} -ffp-contract=off -Wno-psabi ${AGENTKV_ISA_FLAGS_${isa}} ${ARGN})
+    target_compile_options(${object} PRIVATE ${_agentkv_kernel_level} -Wno-psabi ${AGENTKV_ISA_FLAGS_${isa}} ${ARGN})
     target_sources(${target} PRIVATE $<TARGET_OBJECTS:${object}>)
   endforeach()
 endfunction()

@@ -100,12 +100,11 @@ Filled::Filled(const Shape& shape, Cell cells, ParallelFor parallel_for, unsigne
 
 Tensor Filled::queries(const StepPlan& plan, unsigned seed) const {
   Tensor q(shape.n_kv_heads * shape.group, plan.n_tokens(), shape.head_dim);
-  std::normal_distribution<float> normal;
   for (int row = 0; row < plan.n_tokens(); ++row) {
     // By position: the same token asks the same question, however its step is batched.
     std::mt19937 random(seed * 1000003u + static_cast<unsigned>(plan.positions[row]));
     for (int h = 0; h < q.heads; ++h) {
-      for (int d = 0; d < q.dim; ++d) q.row(h, row)[d] = normal(random);
+      for (int d = 0; d < q.dim; ++d) q.row(h, row)[d] = agentkv::testing::normal(random);
     }
   }
   return q;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/cache.h"
+#include "cpp/numbers.h"
 #include "cpu/kv_cache.h"
 
 namespace agentkv::cpu::testing {
@@ -24,8 +25,7 @@ struct Tensor {
   Tensor(int heads, int tokens, int dim)
       : heads(heads), tokens(tokens), dim(dim), data(static_cast<std::size_t>(heads) * tokens * dim) {}
   Tensor(int heads, int tokens, int dim, std::mt19937& random) : Tensor(heads, tokens, dim) {
-    std::normal_distribution<float> normal;
-    for (float& x : data) x = normal(random);
+    for (float& x : data) x = agentkv::testing::normal(random);
   }
   float* row(int head, int token) { return &data[(static_cast<std::size_t>(head) * tokens + token) * dim]; }
   const float* row(int head, int token) const { return const_cast<Tensor*>(this)->row(head, token); }

@@ -120,14 +120,17 @@ AGENTKV_INLINE IVec dot_quads(IVec acc, IVec w, IVec x) {
 #endif
 }
 
-// The same with one four of codes for all lanes.
-template <class F>
-AGENTKV_INLINE IVec dot_quads(IVec acc, IVec w, const std::int8_t* codes) {
+// The same with four codes for all lanes, the four of that number from `codes` on.
+template <class F, int kFour>
+AGENTKV_INLINE IVec dot_quads_at(IVec acc, IVec w, const std::int8_t* codes) {
 #if defined(__AVX512VNNI__)
+  codes += 4 * kFour;
   __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(w), "m"(*reinterpret_cast<const std::int32_t*>(codes)));
   return acc;
+#elif defined(__ARM_FEATURE_DOTPROD)
+  return dot_nibbles_at<kFour>(acc, w, codes);
 #else
-  return dot_quads<F>(acc, w, codes_at(codes));
+  return dot_quads<F>(acc, w, codes_at(codes + 4 * kFour));
 #endif
 }
 
@@ -139,6 +142,8 @@ AGENTKV_INLINE IVec dot_shorts(IVec acc, IVec a, IVec b) {
   return add_pairs(acc, a, b);
 #elif defined(__AVXVNNI__)
   return (IVec)_mm256_dpwssd_avx_epi32((__m256i)acc, (__m256i)a, (__m256i)b);
+#elif defined(__aarch64__)
+  return acc + pair_products(a, b);
 #else
   return acc + (a << 16 >> 16) * (b << 16 >> 16) + (a >> 16) * (b >> 16);
 #endif
@@ -149,10 +154,7 @@ template <class F>
 AGENTKV_INLINE Vec block_scales(const std::byte* at) {
   return F::kScaleKind == ScaleKind::Bfloat16 ? Bf16Row::load(at, 0) : Fp16Row::load(at, 0);
 }
-AGENTKV_INLINE IVec group_scales(const std::byte* at) {
-  typedef std::int8_t Chars __attribute__((vector_size(kWidth)));
-  return __builtin_convertvector(load_as<Chars>(at), IVec);
-}
+AGENTKV_INLINE IVec group_scales(const std::byte* at) { return load_bytes_as_lanes(at); }
 // Two minima to a lane, of neighbouring groups.
 AGENTKV_INLINE IVec pair_minima(const std::byte* at) {
   typedef std::uint8_t Bytes2 __attribute__((vector_size(2 * kWidth)));

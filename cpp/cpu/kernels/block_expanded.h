@@ -54,6 +54,20 @@ void expand(const std::byte* at, int blocks, ExpandedPiece<F>& piece) {
   }
 }
 
+// Adds a quad of two vectors of outputs to the sums of rows [r, kStreamRows).
+template <class F, int r = 0>
+AGENTKV_INLINE void add_two_quads(IVec w, IVec next, const std::int8_t* x, IVec (&acc)[kStreamRows][kVecsTogether]) {
+#if defined(__ARM_FEATURE_DOTPROD)
+  acc[r][0] = dot_nibbles_at<r>(acc[r][0], w, x);
+  acc[r][1] = dot_nibbles_at<r>(acc[r][1], next, x);
+#else
+  const IVec code = codes_at(x + 4 * r);
+  acc[r][0] = dot_quads<F>(acc[r][0], w, code);
+  acc[r][1] = dot_quads<F>(acc[r][1], next, code);
+#endif
+  if constexpr (r + 1 < kStreamRows) add_two_quads<F, r + 1>(w, next, x, acc);
+}
+
 // The products of a group of inputs, the offset of its bytes taken off. x, bases: of the group.
 template <class F>
 AGENTKV_INLINE void group_products(const std::int8_t (*bytes)[kPanel][4], int n, const std::int8_t* x,
@@ -63,12 +77,7 @@ AGENTKV_INLINE void group_products(const std::int8_t (*bytes)[kPanel][4], int n,
 #pragma GCC unroll 8
   for (int quad = 0; quad < F::kGroup / 4; ++quad) {
     const auto w = load_as<IVec>(bytes[quad][n]), next = load_as<IVec>(bytes[quad][n + kWidth]);
-#pragma GCC unroll 8
-    for (int r = 0; r < kStreamRows; ++r) {
-      const IVec code = codes_at(x + 4 * (quad * kStreamRows + r));
-      acc[r][0] = dot_quads<F>(acc[r][0], w, code);
-      acc[r][1] = dot_quads<F>(acc[r][1], next, code);
-    }
+    add_two_quads<F>(w, next, x + 4 * quad * kStreamRows, acc);
   }
 }
 

@@ -46,7 +46,6 @@ AGENTKV_INLINE BlockScale block_scale(const float* x) {
 // Codes of a group of inputs, and their sum. No magnitude is above 127: none needs to be cut.
 template <class F>
 AGENTKV_INLINE std::int32_t write_group(const float* x, float inverse, std::int8_t* codes) {
-  typedef std::int8_t Bytes __attribute__((vector_size(kWidth)));
   if (inverse == 0.0f) {
     __builtin_memset(codes, 0, F::kGroup);
     return 0;
@@ -55,7 +54,7 @@ AGENTKV_INLINE std::int32_t write_group(const float* x, float inverse, std::int8
 #pragma GCC unroll 8
   for (int k = 0; k < F::kGroup; k += kWidth) {
     const IVec code = nearest(load(x + k) * splat(inverse));
-    store(codes + k, __builtin_convertvector(code, Bytes));
+    store_low_bytes(codes + k, code);
     sum += code;
   }
   return total_of(sum);

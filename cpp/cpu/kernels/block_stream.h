@@ -7,12 +7,17 @@
 namespace agentkv::cpu {
 namespace {
 
+// Adds a quad of rows [r, N).
+template <class F, int kQuad, int N, int r = 0>
+AGENTKV_INLINE void add_quad(IVec w, const std::int8_t* x, IVec (&acc)[N]) {
+  acc[r] = dot_quads_at<F, kQuad * N + r>(acc[r], w, x);
+  if constexpr (r + 1 < N) add_quad<F, kQuad, N, r + 1>(w, x, acc);
+}
+
 // Adds quads [kQuad, kEnd) of a chunk. x: the chunk's codes of rows that lie together.
 template <class F, int kQuad, int kEnd, int N>
 AGENTKV_INLINE void add_quads(const std::byte* chunk, const std::int8_t* x, IVec (&acc)[N]) {
-  const IVec w = quad_bytes<F, kQuad>(chunk);
-#pragma GCC unroll 8
-  for (int r = 0; r < N; ++r) acc[r] = dot_quads<F>(acc[r], w, x + 4 * (kQuad * N + r));
+  add_quad<F, kQuad, N>(quad_bytes<F, kQuad>(chunk), x, acc);
   if constexpr (kQuad + 1 < kEnd) add_quads<F, kQuad + 1, kEnd, N>(chunk, x, acc);
 }
 

@@ -64,7 +64,6 @@ AGENTKV_INLINE float sum_of_lanes(const Vec (&lanes)[kLanes / kWidth]) {
 
 // Codes of largest magnitude 127 and the scale that goes with them; zeros and NaN for a row that is not finite.
 AGENTKV_INLINE float int8_codes(const TurnedRow& row, std::int8_t* codes) {
-  typedef std::int8_t Bytes __attribute__((vector_size(kWidth)));
   Vec top = {}, bad = {};
   for (int d = 0; d < row.padded; d += kWidth) {
     const Vec x = load(row.x + d);
@@ -83,7 +82,7 @@ AGENTKV_INLINE float int8_codes(const TurnedRow& row, std::int8_t* codes) {
   const Vec inverse = splat(kTopCode / largest), magic = splat(12582912.0f);  // 1.5 * 2^23 rounds, half to even
   for (int d = 0; d < row.padded; d += kWidth) {
     const Vec rounded = load(row.x + d) * inverse + magic;
-    store(codes + d, __builtin_convertvector((IVec)rounded - 0x4b400000, Bytes));
+    store_low_bytes(codes + d, (IVec)rounded - 0x4b400000);
   }
   return largest * (1.0f / kTopCode);
 }

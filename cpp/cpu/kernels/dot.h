@@ -37,6 +37,8 @@ AGENTKV_INLINE IVec dot_pairs(IVec acc, IVec a, IVec b) {
   return acc + (IVec)_mm256_madd_epi16((__m256i)a, (__m256i)b);
 #elif defined(__SSE2__)
   return acc + (IVec)_mm_madd_epi16((__m128i)a, (__m128i)b);
+#elif defined(__aarch64__)
+  return acc + pair_products(a, b);
 #else
   const IVec low_a = (IVec)((UVec)a << 16) >> 16, low_b = (IVec)((UVec)b << 16) >> 16;
   return acc + low_a * low_b + (a >> 16) * (b >> 16);
@@ -59,6 +61,9 @@ AGENTKV_INLINE IVec dot_codes(IVec acc, IVec k, IVec q) {
 // Codes as 16-bit integers, two to a lane.
 template <class Codes>
 AGENTKV_INLINE IVec widened(Codes codes) {
+#if defined(__aarch64__)  // as in simd.h
+  if constexpr (sizeof(Codes) == 8) return (IVec)vmovl_s8((int8x8_t)codes);
+#endif
   typedef std::int16_t Wide __attribute__((vector_size(2 * sizeof(Codes))));
   return (IVec) __builtin_convertvector(codes, Wide);
 }
@@ -75,11 +80,17 @@ AGENTKV_INLINE Codes32 load32(const std::byte* row, int d) {
 template <class Row>
 AGENTKV_INLINE IVec load_lanes(const std::byte* row, int lane) {
   const int d = lane * kPack;
-  if constexpr (kPack * kWidth == 8) {
+  if constexpr (kPack * kWidth == 8 && Row::kElements == 1) {
+    return widened(load_as<Codes8>(row + d));
+  } else if constexpr (kPack * kWidth == 8) {
     const Codes16 codes = Row::load16(row, d & ~15);
+#if defined(__aarch64__)
+    return widened((Codes8)(d & 8 ? vget_high_s8((int8x16_t)codes) : vget_low_s8((int8x16_t)codes)));
+#else
     const Codes8 half = d & 8 ? __builtin_shufflevector(codes, codes, 8, 9, 10, 11, 12, 13, 14, 15)
                               : __builtin_shufflevector(codes, codes, 0, 1, 2, 3, 4, 5, 6, 7);
     return widened(half);
+#endif
   } else if constexpr (kPack * kWidth == 16 && kPack == 2) {
     return widened(Row::load16(row, d));
   } else if constexpr (kPack * kWidth == 16) {
@@ -114,10 +125,15 @@ AGENTKV_INLINE void load_pairs(const std::byte* low, const std::byte* high, int 
     pairs[0] = widened(first);
     pairs[1] = widened(last);
   } else {
+#if defined(__aarch64__)  // as in simd.h
+    const int8x16_t first = vzip1q_s8((int8x16_t)a, (int8x16_t)b), last = vzip2q_s8((int8x16_t)a, (int8x16_t)b);
+    const int8x8_t parts[4] = {vget_low_s8(first), vget_high_s8(first), vget_low_s8(last), vget_high_s8(last)};
+#else
     const Codes8 parts[4] = {__builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19),
                              __builtin_shufflevector(a, b, 4, 20, 5, 21, 6, 22, 7, 23),
                              __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27),
                              __builtin_shufflevector(a, b, 12, 28, 13, 29, 14, 30, 15, 31)};
+#endif
     for (int i = 0; i < 16 / kWidth; ++i) pairs[i] = widened(parts[i]);
   }
 }

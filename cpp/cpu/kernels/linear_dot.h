@@ -24,7 +24,7 @@ constexpr int kByteOffset = kByteProducts ? 128 : 0;
 AGENTKV_INLINE IVec codes_at(const std::int8_t* x) { return splat_int(load_as<std::int32_t>(x)); }
 
 // Sums of four products per lane, of bytes with and bytes without a sign; or, where bytes are multiplied into pairs of
-// 16-bit sums, those: 15 * 128 * kSums / 2 still fits.
+// 16-bit sums, those: 15 * 128 * kSums / 2 still fits. Two products must fit into 16 bits: w and x are not both -128.
 AGENTKV_INLINE IVec dot_nibbles(IVec acc, IVec w, IVec x) {
 #if defined(__AVX512VNNI__)
   return (IVec)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)w, (__m512i)x);
@@ -38,10 +38,25 @@ AGENTKV_INLINE IVec dot_nibbles(IVec acc, IVec w, IVec x) {
   return (IVec)_mm_add_epi16((__m128i)acc, _mm_maddubs_epi16((__m128i)w, (__m128i)x));
 #elif defined(__ARM_FEATURE_DOTPROD)
   return (IVec)vdotq_s32((int32x4_t)acc, (int8x16_t)w, (int8x16_t)x);
+#elif defined(__aarch64__)
+  const int16x8_t low = vmull_s8(vget_low_s8((int8x16_t)w), vget_low_s8((int8x16_t)x));
+  return (IVec)vpadalq_s16((int32x4_t)acc, vpaddq_s16(low, vmull_high_s8((int8x16_t)w, (int8x16_t)x)));
 #else
 #pragma GCC unroll 4
   for (int shift = 0; shift < 32; shift += 8) acc += (w << (24 - shift) >> 24) * (x << (24 - shift) >> 24);
   return acc;
+#endif
+}
+
+// The same with four codes for all lanes, the four of that number from `codes` on. Arm multiplies with a lane of the
+// sixteen codes that they are among, so that it is not spread first.
+template <int kFour>
+AGENTKV_INLINE IVec dot_nibbles_at(IVec acc, IVec w, const std::int8_t* codes) {
+#if defined(__ARM_FEATURE_DOTPROD)
+  const auto sixteen = load_as<int8x16_t>(codes + kFour / 4 * 16);
+  return (IVec)vdotq_laneq_s32((int32x4_t)acc, (int8x16_t)w, sixteen, kFour % 4);
+#else
+  return dot_nibbles(acc, w, codes_at(codes + 4 * kFour));
 #endif
 }
 
@@ -82,6 +97,9 @@ AGENTKV_INLINE IVec dot_bytes(IVec acc, IVec w, IVec x) {
   const auto even = [](IVec v) { return (IVec)((Shorts)v << 8 >> 8); };
   const auto odd = [](IVec v) { return (IVec)((Shorts)v >> 8); };
   return add_pairs(add_pairs(acc, even(w), even(x)), odd(w), odd(x));
+#elif defined(__aarch64__) && !defined(__ARM_FEATURE_DOTPROD)
+  const int32x4_t low = vpaddlq_s16(vmull_s8(vget_low_s8((int8x16_t)w), vget_low_s8((int8x16_t)x)));
+  return acc + (IVec)vpaddq_s32(low, vpaddlq_s16(vmull_high_s8((int8x16_t)w, (int8x16_t)x)));
 #else
   return dot_nibbles(acc, w, x);
 #endif
@@ -94,9 +112,7 @@ AGENTKV_INLINE IVec load_bytes(const std::byte* at) {
 }
 
 // kWidth scales of bfloat16.
-AGENTKV_INLINE Vec load_scales(const std::byte* at) {
-  return (Vec)(__builtin_convertvector(load_as<HVec>(at), UVec) << 16);
-}
+AGENTKV_INLINE Vec load_scales(const std::byte* at) { return (Vec)(from_halves(load_as<HVec>(at)) << 16); }
 
 // The first n, of which there may be none.
 AGENTKV_INLINE void write_outputs(Vec out, float* y, int n) {

@@ -12,6 +12,20 @@ constexpr std::size_t group_bytes() {
   return kPanel * (2 + kGroup / 2);
 }
 
+// Adds the products of the codes [8 i, kSums) of a part of a group.
+template <int i, int N>
+AGENTKV_INLINE void add_eights(const std::byte* weights, const std::int8_t* x, std::size_t stride, IVec (&acc)[N]) {
+  const auto both = load_as<UVec>(weights + i * 64);
+  const auto low = (IVec)(both & 0x0f0f0f0f), high = (IVec)(both >> 4 & 0x0f0f0f0f);
+#pragma GCC unroll 8
+  for (int r = 0; r < N; ++r) {
+    const std::int8_t* codes = x + static_cast<std::size_t>(r) * stride;
+    acc[r] = dot_nibbles_at<2 * i>(acc[r], low, codes);
+    acc[r] = dot_nibbles_at<2 * i + 1>(acc[r], high, codes);
+  }
+  if constexpr (i + 1 < kSums / 8) add_eights<i + 1, N>(weights, x, stride, acc);
+}
+
 // The integer products of N rows with kWidth outputs of one group. x: its codes of the first row.
 template <int kGroup, int N>
 AGENTKV_INLINE void group_products(const std::byte* weights, const std::int8_t* x, std::size_t stride,
@@ -19,17 +33,7 @@ AGENTKV_INLINE void group_products(const std::byte* weights, const std::int8_t* 
 #pragma GCC unroll 2
   for (int part = 0; part < kGroup / kSums; ++part) {
     IVec acc[N] = {};
-#pragma GCC unroll 4
-    for (int i = 0; i < kSums / 8; ++i) {
-      const auto both = load_as<UVec>(weights + (part * kSums / 8 + i) * 64);
-      const auto low = (IVec)(both & 0x0f0f0f0f), high = (IVec)(both >> 4 & 0x0f0f0f0f);
-#pragma GCC unroll 8
-      for (int r = 0; r < N; ++r) {
-        const std::int8_t* codes = x + static_cast<std::size_t>(r) * stride + part * kSums + 8 * i;
-        acc[r] = dot_nibbles(acc[r], low, codes_at(codes));
-        acc[r] = dot_nibbles(acc[r], high, codes_at(codes + 4));
-      }
-    }
+    add_eights<0, N>(weights + part * kSums * 8, x + part * kSums, stride, acc);
 #pragma GCC unroll 8
     for (int r = 0; r < N; ++r) {
       const IVec products = nibble_sums(acc[r]) - splat_int(8 * sums[static_cast<std::size_t>(r) * sum_stride + part]);

@@ -18,9 +18,8 @@ AGENTKV_INLINE IVec clamped(IVec codes) {
 
 // Writes kWidth codes; returns them.
 AGENTKV_INLINE IVec write_codes(Vec x, Vec inverse, IVec zero, std::int8_t* out) {
-  typedef std::int8_t Bytes __attribute__((vector_size(kWidth)));
   const IVec codes = clamped(nearest(x * inverse) + zero);
-  store(out, __builtin_convertvector(codes, Bytes));
+  store_low_bytes(out, codes);
   return codes;
 }
 

@@ -41,8 +41,7 @@ struct Fp32Row {
 
 struct Bf16Row {
   static AGENTKV_INLINE Vec load(const std::byte* row, int d) {
-    const HVec h = load_as<HVec>(row + 2 * d);
-    return (Vec)(__builtin_convertvector(h, UVec) << 16);
+    return (Vec)(from_halves(load_as<HVec>(row + 2 * d)) << 16);
   }
   // Round to nearest even; NaN stays NaN.
   static AGENTKV_INLINE void store_part(Vec x, std::byte* row, int d) {
@@ -66,7 +65,7 @@ struct Fp16Row {
 #else
     // Shifting the exponent in place is off by a factor 2^112, subnormals included; the multiplication is exact.
     // Infinity and NaN are not stored by a pool, save NaN, which must stay one.
-    const UVec h = __builtin_convertvector(load_as<HVec>(row + 2 * d), UVec);
+    const UVec h = from_halves(load_as<HVec>(row + 2 * d));
     const UVec magnitude = h & 0x7fff;
     const UVec special = (UVec)(magnitude >= 0x7c00) & 0x7f800000;
     const Vec x = (Vec)(magnitude << 13) * splat(0x1p112f);

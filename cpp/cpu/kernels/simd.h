@@ -50,6 +50,31 @@ AGENTKV_INLINE void store(void* p, V v) {
   __builtin_memcpy(p, &v, sizeof(V));
 }
 
+// Lanes out of narrower integers, and the low bytes of lanes. For Arm GCC would take each number by itself.
+AGENTKV_INLINE UVec from_halves(HVec halves) {
+#if defined(__aarch64__)
+  return (UVec)vmovl_u16((uint16x4_t)halves);
+#else
+  return __builtin_convertvector(halves, UVec);
+#endif
+}
+AGENTKV_INLINE IVec load_bytes_as_lanes(const void* at) {
+#if defined(__aarch64__)
+  const int8x8_t bytes = vreinterpret_s8_s32(vdup_n_s32(load_as<std::int32_t>(at)));
+  return (IVec)vmovl_s16(vget_low_s16(vmovl_s8(bytes)));
+#else
+  return __builtin_convertvector(load_as<ByteVec>(at), IVec);
+#endif
+}
+AGENTKV_INLINE void store_low_bytes(void* at, IVec lanes) {
+#if defined(__aarch64__)
+  const int16x4_t halves = vmovn_s32((int32x4_t)lanes);
+  store(at, vget_lane_s32(vreinterpret_s32_s8(vmovn_s16(vcombine_s16(halves, halves))), 0));
+#else
+  store(at, __builtin_convertvector(lanes, ByteVec));
+#endif
+}
+
 AGENTKV_INLINE Vec splat(float x) {
 #if defined(__AVX512F__)
   return (Vec)_mm512_set1_ps(x);
@@ -73,6 +98,14 @@ AGENTKV_INLINE Vec fma(Vec a, Vec b, Vec c) {
   return a * b + c;
 #endif
 }
+
+#if defined(__aarch64__)
+// a.low * b.low + a.high * b.high of 16-bit integers, per lane.
+AGENTKV_INLINE IVec pair_products(IVec a, IVec b) {
+  const int32x4_t low = vmull_s16(vget_low_s16((int16x8_t)a), vget_low_s16((int16x8_t)b));
+  return (IVec)vpaddq_s32(low, vmull_high_s16((int16x8_t)a, (int16x8_t)b));
+}
+#endif
 
 AGENTKV_INLINE Vec select(IVec mask, Vec yes, Vec no) { return (Vec)(((IVec)yes & mask) | ((IVec)no & ~mask)); }
 // a where a > b, else b: of a NaN and a number, the second operand.

@@ -10,15 +10,15 @@
 #include <vector>
 
 #include "cpp/check.h"
+#include "cpp/numbers.h"
 #include "cpu/heads_view.h"
 
 namespace agentkv::cpu::testing {
 
 inline std::vector<float> random_floats(std::size_t n, unsigned seed) {
   std::minstd_rand rng(seed);
-  std::normal_distribution<float> normal(0, 1);
   std::vector<float> x(n);
-  for (float& value : x) value = normal(rng);
+  for (float& value : x) value = agentkv::testing::normal(rng);
   return x;
 }
 

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "cpp/numbers.h"
 #include "cpu/linear/packed_linear.h"
 
 namespace agentkv::cpu::testing {
@@ -37,10 +38,8 @@ struct Weights {
         scales(codes.size() / static_cast<std::size_t>(shape.group)) {
     std::minstd_rand rng(seed);
     const int most = 1 << (shape.bits - 1);
-    std::uniform_int_distribution<int> code(-most, most - 1);
-    std::uniform_real_distribution<float> scale(0.001f, 0.1f);
-    for (std::int8_t& c : codes) c = static_cast<std::int8_t>(code(rng));
-    for (float& s : scales) s = scale(rng);
+    for (std::int8_t& c : codes) c = static_cast<std::int8_t>(agentkv::testing::between(rng, -most, most - 1));
+    for (float& s : scales) s = 0.001f + 0.1f * agentkv::testing::unit(rng);
   }
 
   AlignedBytes packed() const {

@@ -9,7 +9,9 @@ from ._context.extend import Extended
 from ._context.stream import TokenStream
 from ._storage.load import Loaded
 from ._storage.save import Saved
+from ._types.adapter import Adapter
 from ._types.errors import (
+    AdapterError,
     AgentKVError,
     ApprovalPending,
     BranchBusy,
@@ -75,6 +77,8 @@ from .workspaces.workspace import Workspace
 __version__: str
 
 __all__ = [
+    "Adapter",
+    "AdapterError",
     "Agent",
     "AgentKVError",
     "AgentStream",

@@ -29,9 +29,7 @@ def random_matrices(model: Path, seed: int, rank: int = 4, scale: float = 0.3) -
     return found
 
 
-def write_adapter(
-    folder: Path, matrices: Mapping[str, np.ndarray[Any, Any]], rank: int = 4, **config: object
-) -> Path:
+def write_adapter(folder: Path, matrices: Mapping[str, np.ndarray[Any, Any]], rank: int = 4, **config: object) -> Path:
     """Writes an adapter; `config` replaces fields of its configuration."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "adapter_config.json").write_text(json.dumps(CONFIG | {"r": rank, "lora_alpha": 2 * rank} | config))

@@ -61,10 +61,13 @@ def _check_takes_adapters(core: ContextCore) -> None:
     if core.model.linears:
         return
     if info.backend != "cpu":
-        raise AdapterError(f"adapters run beside models on the backend 'cpu', and this one is on {info.backend!r}; {MERGE}")
+        raise AdapterError(
+            f"adapters run beside models on the backend 'cpu', and this one is on {info.backend!r}; {MERGE}"
+        )
     if info.quantization == "none":
         raise AdapterError(
-            f"adapters run beside quantised weights, and {info.path} has none; export it with --quant q8, say, or {MERGE}"
+            f"adapters run beside quantised weights, and {info.path} has none; export it with --quant q8, say, or "
+            f"{MERGE}"
         )
     raise AdapterError(f"{info.path} was exported before adapters could run beside it; export it again, or {MERGE}")
 

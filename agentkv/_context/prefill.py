@@ -270,7 +270,9 @@ class PromptPrefill:
 
 async def empty_branch(core: ContextCore, overflow: Overflow | None, adapter: int = NO_ADAPTER) -> Branch:
     """Makes a root branch without tokens."""
-    id, _ = await core.loop.call(lambda engine: created(engine, None, adapter), lambda worker, made: worker.close(made[0]))
+    id, _ = await core.loop.call(
+        lambda engine: created(engine, None, adapter), lambda worker, made: worker.close(made[0])
+    )
     return new_branch(core, id, None, overflow)
 
 

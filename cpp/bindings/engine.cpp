@@ -70,7 +70,8 @@ void bind_verbs(nb::class_<Engine>& engine) {
           "tokens"_a = nb::none(), "adapter"_a = kNoAdapter,
           nb::sig("def create(self, tokens: collections.abc.Iterable[int] | None = None, adapter: int = 0) -> "
                   "tuple[int, int]"),
-          "A new branch, whose tokens have this adapter, and how many tokens it reused. Given the tokens that are going to be its prompt, it shares the "
+          "A new branch, whose tokens have this adapter, and how many tokens it reused. Given the tokens that are "
+          "going to be its prompt, it shares the "
           "longest prefix of them that is in the cache, of a live branch or retained, without the last token; extend "
           "it by "
           "the rest. "

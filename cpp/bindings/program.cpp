@@ -111,8 +111,9 @@ void bind_session(nb::module_& m) {
           "The bookkeeping: which sequence holds which cells.")
       .def_prop_ro("program", &ExecuTorchSession::program)
       .def("add_adapter", &add_adapter, "weights"_a,
-           nb::sig("def add_adapter(self, weights: collections.abc.Sequence[tuple[str, collections.abc.Sequence[tuple[int, "
-                   "numpy.typing.NDArray[numpy.float32], numpy.typing.NDArray[numpy.float32]]]]]) -> int"),
+           nb::sig(
+               "def add_adapter(self, weights: collections.abc.Sequence[tuple[str, collections.abc.Sequence[tuple[int, "
+               "numpy.typing.NDArray[numpy.float32], numpy.typing.NDArray[numpy.float32]]]]]) -> int"),
            "Takes a copy of a LoRA adapter, by the names of weights: of each layer the first of its outputs among the "
            "weight's, A [rank, inputs] and B [outputs, rank] with the scale in it. Returns its id, for "
            "`Engine.create` and `Engine.set_adapter`. Raises ProgramError, InvalidTensor.")

@@ -24,10 +24,10 @@ void check(int inputs, std::span<const LowRank> layers) {
   for (const LowRank& layer : layers) {
     require<InvalidTensor>(layer.first >= end && layer.outputs > 0 && layer.rank > 0, "an adapter of rank ", layer.rank,
                            " for outputs from ", layer.first, " on, ", layer.outputs, " of them, behind ", end);
-    require<InvalidTensor>(layer.a.size() == product(layer.rank, inputs) &&
-                               layer.b.size() == product(layer.outputs, layer.rank),
-                           "matrices of ", layer.a.size(), " and ", layer.b.size(), " numbers for rank ", layer.rank,
-                           " between ", inputs, " inputs and ", layer.outputs, " outputs");
+    require<InvalidTensor>(
+        layer.a.size() == product(layer.rank, inputs) && layer.b.size() == product(layer.outputs, layer.rank),
+        "matrices of ", layer.a.size(), " and ", layer.b.size(), " numbers for rank ", layer.rank, " between ", inputs,
+        " inputs and ", layer.outputs, " outputs");
     end = layer.first + layer.outputs;
   }
 }

@@ -25,7 +25,8 @@ class AdapterSpans {
 
   void set(Pos from, AdapterId adapter);  // of all tokens from there on
   void cut(Pos length);                   // to a history of that length; the next token's adapter stays
-  // Tokens [first, last) gave way to `count` others, which have the adapter of the first; those that follow keep theirs.
+  // Tokens [first, last) gave way to `count` others, which have the adapter of the first; those that follow keep
+  // theirs.
   void replace(Pos first, Pos last, Pos count);
 
   // How many of the first `length` tokens have the same adapters in both.

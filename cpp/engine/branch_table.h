@@ -21,8 +21,8 @@ namespace agentkv {
 class BranchTable {
  public:
   // speculation hears of what becomes of the branches.
-  BranchTable(std::shared_ptr<TreeSeqCache> cache, std::int32_t max_branches, Token vocab_size, Speculation& speculation,
-              Window window = {}, Pos quantize_after = -1);
+  BranchTable(std::shared_ptr<TreeSeqCache> cache, std::int32_t max_branches, Token vocab_size,
+              Speculation& speculation, Window window = {}, Pos quantize_after = -1);
 
   Branch& at(BranchId id);  // throws BranchClosed
   const Branch& at(BranchId id) const;

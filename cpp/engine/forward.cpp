@@ -68,15 +68,12 @@ void Forward::assemble(std::span<const Segment> segments) {
 // A row has the adapter of its position, be it of a draft or of a borrowed sequence.
 void Forward::tell_adapters(std::span<const Segment> segments) {
   const auto plain = [](const Segment& segment) { return segment.entry->job->adapters().empty(); };
-  const bool none = std::all_of(segments.begin(), segments.end(), plain);
-  if (none && adapters_.empty()) return;
+  if (std::all_of(segments.begin(), segments.end(), plain)) return;
   adapters_.clear();
-  if (!none) {
-    for (const Segment& segment : segments) {
-      const AdapterSpans& spans = segment.entry->job->adapters();
-      for (std::size_t i = 0; i < segment.count; ++i) {
-        adapters_.push_back(spans.at(static_cast<Pos>(positions_[adapters_.size()])));
-      }
+  for (const Segment& segment : segments) {
+    const AdapterSpans& spans = segment.entry->job->adapters();
+    for (std::size_t i = 0; i < segment.count; ++i) {
+      adapters_.push_back(spans.at(static_cast<Pos>(positions_[adapters_.size()])));
     }
   }
   runner_.set_adapters(adapters_);

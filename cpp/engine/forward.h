@@ -37,7 +37,7 @@ class Forward {
   std::vector<std::int64_t> tokens_;
   std::vector<std::int64_t> positions_;
   std::vector<std::int64_t> logits_indices_;
-  std::vector<AdapterId> adapters_;  // as the runner was told last
+  std::vector<AdapterId> adapters_;
 };
 
 }  // namespace agentkv

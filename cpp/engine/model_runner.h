@@ -26,7 +26,7 @@ class ModelRunner {
                                          std::span<const std::int64_t> logits_indices) = 0;
   // How many adapters it has: those of ids 1 to that many.
   virtual AdapterId adapters() const { return kNoAdapter; }
-  // The adapter of each row of the next forward; empty: none has one, in all forwards until it is told of others.
+  // The adapter of each row of the next forward, and of that one alone: without this its rows have none.
   virtual void set_adapters(std::span<const AdapterId>) {}
   // float32 [n_tokens, feature_dim] of the last forward, valid until the next; empty where feature_dim is 0.
   virtual std::span<const float> features() const { return {}; }

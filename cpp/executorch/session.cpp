@@ -31,8 +31,6 @@ AdapterId ExecuTorchSession::add_adapter(cpu::Adapter adapter) {
 }
 
 void ExecuTorchSession::set_adapters(std::span<const AdapterId> rows) {
-  adapter_rows_.clear();
-  if (rows.empty()) return;
   std::vector<const cpu::Adapter*> of_rows;
   for (const AdapterId id : rows) {
     require<InvalidTensor>(kNoAdapter <= id && id <= adapters(), "a row has adapter ", id, " of ", adapters());
@@ -44,14 +42,15 @@ void ExecuTorchSession::set_adapters(std::span<const AdapterId> rows) {
 std::span<const float> ExecuTorchSession::forward(std::span<const std::int64_t> tokens,
                                                   std::span<const std::int64_t> positions,
                                                   std::span<const std::int64_t> logits_indices) {
+  const cpu::AdapterRows adapters = std::exchange(adapter_rows_, {});  // also where this throws
   check_rows(tokens.size(), positions.size(), logits_indices, info().max_tokens, info().max_logits);
   for (const std::int64_t token : tokens) {
     if (token < 0 || token >= info().vocab_size) {
       throw InvalidTensor(error_text("token ", token, " is outside the model's vocabulary of ", info().vocab_size));
     }
   }
-  require<InvalidTensor>(adapter_rows_.empty() || adapter_rows_.rows() == tokens.size(), "adapters of ",
-                         adapter_rows_.rows(), " rows for a forward of ", tokens.size());
+  require<InvalidTensor>(adapters.empty() || adapters.rows() == tokens.size(), "adapters of ", adapters.rows(),
+                         " rows for a forward of ", tokens.size());
   // Programs are exported for at least one row of logits; a step that wants none drops it.
   static constexpr std::int64_t kFirstRow[] = {0};
   const auto wanted = logits_indices.empty() ? std::span(kFirstRow) : logits_indices;
@@ -61,7 +60,7 @@ std::span<const float> ExecuTorchSession::forward(std::span<const std::int64_t> 
                            OutputRows{features_.get(), program_->features(), tokens.size()}};
   program_->module().run(ExecuTorchProgram::kForward, built_.layer, inputs,
                          std::span(outputs).first(info().feature_dim > 0 ? 2 : 1),
-                         adapter_rows_.empty() ? nullptr : &adapter_rows_);
+                         adapters.empty() ? nullptr : &adapters);
   n_features_ = tokens.size() * static_cast<std::size_t>(info().feature_dim);
   return {logits_.get(), logits_indices.size() * static_cast<std::size_t>(info().vocab_size)};
 }

@@ -42,9 +42,9 @@ class ExecuTorchSession final : public ModelRunner {
   std::shared_ptr<ExecuTorchProgram> program_;
   BuiltCache built_;
   // Pages that no forward wrote take no memory. The program writes in place: features that nobody reads cost no copy.
-  std::unique_ptr<float[]> logits_;    // [max_logits, vocab_size]
-  std::unique_ptr<float[]> features_;  // [max_tokens, feature_dim]; null where feature_dim is 0
-  std::size_t n_features_ = 0;         // of the last forward
+  std::unique_ptr<float[]> logits_;                            // [max_logits, vocab_size]
+  std::unique_ptr<float[]> features_;                          // [max_tokens, feature_dim]; null where feature_dim is 0
+  std::size_t n_features_ = 0;                                 // of the last forward
   std::vector<std::unique_ptr<const cpu::Adapter>> adapters_;  // that of id 1 first
   cpu::AdapterRows adapter_rows_;                              // of the next forward
 };

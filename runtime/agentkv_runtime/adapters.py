@@ -1,7 +1,7 @@
 """LoRA adapters (Hu et al. 2021, https://arxiv.org/abs/2106.09685) that run beside a program's linear layers.
 
-An adapter is a folder as peft writes it: `adapter_config.json` and `adapter_model.safetensors`. The linear layers of the
-program are those of its manifest, `Manifest.linears`. Imports no torch.
+An adapter is a folder as peft writes it: `adapter_config.json` and `adapter_model.safetensors`. The linear layers of
+the program are those of its manifest, `Manifest.linears`. Imports no torch.
 """
 
 from __future__ import annotations

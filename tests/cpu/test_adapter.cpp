@@ -1,5 +1,5 @@
-// LoRA adapters beside linear layers, against the arithmetic that kernels/adapter_table.h prescribes, to the bit: for any
-// rows beside a row, on every instruction set with FMA, on any number of threads.
+// LoRA adapters beside linear layers, against the arithmetic that kernels/adapter_table.h prescribes, to the bit: for
+// any rows beside a row, on every instruction set with FMA, on any number of threads.
 #include <cmath>
 #include <random>
 #include <string>

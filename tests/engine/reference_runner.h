@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "core/cells.h"
@@ -67,7 +68,8 @@ class ReferenceRunner final : public ModelRunner {
   std::span<const float> forward(std::span<const std::int64_t> tokens, std::span<const std::int64_t> positions,
                                  std::span<const std::int64_t> logits_indices) override {
     CHECK_EQ(tokens.size(), positions.size());
-    CHECK(adapters_.empty() || adapters_.size() == tokens.size());
+    const std::vector<AdapterId> adapters = std::exchange(adapters_, {});
+    CHECK(adapters.empty() || adapters.size() == tokens.size());
     CHECK(!tokens.empty() && tokens.size() <= static_cast<std::size_t>(info_.max_tokens));
     CHECK(logits_indices.size() <= static_cast<std::size_t>(info_.max_logits));
     ++calls;
@@ -75,7 +77,8 @@ class ReferenceRunner final : public ModelRunner {
     for (const std::int64_t position : positions) last_position = std::max(last_position, position);
     const StepPlan& plan = cells_->plan(positions, 0);
     for (std::size_t i = 0; i < tokens.size(); ++i) {
-      const Token key = CacheKeys(info_.vocab_size).of(static_cast<Token>(tokens[i]), adapters_.empty() ? 0 : adapters_[i]);
+      const Token key =
+          CacheKeys(info_.vocab_size).of(static_cast<Token>(tokens[i]), adapters.empty() ? 0 : adapters[i]);
       memory_[static_cast<std::size_t>(plan.write_cells[i])] = {key, plan.positions[i]};
     }
     if (fault) fault(tokens);

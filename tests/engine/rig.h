@@ -106,8 +106,7 @@ class Rig {
         CHECK(*branch->next_logits == row(keys(*branch)));
       }
       CHECK_EQ(cells->seq_len(branch->seq), branch->n_cached);
-      CHECK(program->cached(branch->seq) ==
-            first(keys(*branch), static_cast<std::size_t>(branch->n_cached)));
+      CHECK(program->cached(branch->seq) == first(keys(*branch), static_cast<std::size_t>(branch->n_cached)));
       live += branch->n_cached > 0;
       for (const Run& run : cells->seq_runs(branch->seq)) {
         for (Cell c = run.cell; c < run.cell + run.length; ++c) owned.insert(c);

@@ -158,7 +158,11 @@ void nothing_else_is_taken() {
   const BranchId branch = prompt(rig, prompt_tokens(10), 0);
   CHECK_THROWS(rig.engine.set_adapter(branch, 2), InvalidRange, "adapter 2 of 1", "load it");
   CHECK_THROWS(rig.engine.create({}, -1), InvalidRange, "adapter -1 of 1");
-  const StoredBranch late{.log = prompt_tokens(3), .adapters = [] { AdapterSpans s; s.set(4, 1); return s; }()};
+  const StoredBranch late{.log = prompt_tokens(3), .adapters = [] {
+                            AdapterSpans s;
+                            s.set(4, 1);
+                            return s;
+                          }()};
   CHECK_THROWS(rig.engine.restore({}, std::vector{late}), InvalidRange, "from position 4 on, of 3 tokens");
   rig.engine.generate(branch, {.max_tokens = 3});
   CHECK_THROWS(rig.engine.set_adapter(branch, 1), BranchBusy, "still runs");
@@ -191,7 +195,8 @@ void random_verbs_keep_adapters_apart() {
           break;
         case 1: {
           std::vector<JobId> jobs;  // neighbours in one forward
-          for (const BranchId each : live) jobs.push_back(rig.engine.generate(each, {.max_tokens = 3, .ignore_eos = true}));
+          for (const BranchId each : live)
+            jobs.push_back(rig.engine.generate(each, {.max_tokens = 3, .ignore_eos = true}));
           for (const JobId job : jobs) CHECK(!rig.run(job).error);
           break;
         }

@@ -93,7 +93,11 @@ def beside(more: Matrices) -> Callable[[Matrices], Matrices]:
         ({}, beside(pair("a.twin", outputs=4)), "a.twin, whose weight is equal to another layer's"),
         ({}, beside(pair("lm_head")), "changes lm_head.lora_A.weight, lm_head.lora_B.weight"),
         ({}, beside({f"{PREFIX}{LAYER}.weight": np.zeros((6, 8), np.float32)}), "no whole weights"),
-        ({}, beside({f"{PREFIX}model.embed_tokens.lora_embedding_A": np.zeros((2, 8), np.float32)}), "not of embeddings"),
+        (
+            {},
+            beside({f"{PREFIX}model.embed_tokens.lora_embedding_A": np.zeros((2, 8), np.float32)}),
+            "not of embeddings",
+        ),
         ({}, beside({A: np.full((2, 8), np.nan, np.float32)}), "holds infinities or NaN"),
         ({}, beside({A: np.zeros((2, 8), np.int8)}), "of I8"),
     ],

@@ -27,14 +27,15 @@ void reduce(const AdapterArgs& a, int k) {
 #pragma GCC unroll 4
   for (int j = 0; j < kRanks; ++j) w[j] = a.a + static_cast<std::size_t>(k + j) * static_cast<std::size_t>(a.padded);
   Vec sums[kRows][kRanks][kVecs] = {};
-  const auto take = [&](const float* const (&from)[kRows], int shift, int i) {
+  const auto take = [&](const float* const(&from)[kRows], int shift, int i) {
 #pragma GCC unroll 4
     for (int v = 0; v < kVecs; ++v) {
 #pragma GCC unroll 4
       for (int j = 0; j < kRanks; ++j) {
         const Vec weight = load(w[j] + i + v * kWidth);
 #pragma GCC unroll 4
-        for (int r = 0; r < kRows; ++r) sums[r][j][v] = fma(load(from[r] + i - shift + v * kWidth), weight, sums[r][j][v]);
+        for (int r = 0; r < kRows; ++r)
+          sums[r][j][v] = fma(load(from[r] + i - shift + v * kWidth), weight, sums[r][j][v]);
       }
     }
   };

@@ -122,8 +122,8 @@ class Manifest(BaseModel):
     """How the export chose the block types of weights: `fixed`, from what layers usually need, or `measured` on a text.
     None where it made no blocks, and in older exports."""
     linears: dict[str, LinearLayers] = Field(default_factory=dict)
-    """Linear layers that LoRA adapters can be added to, by the names of their weights in the program. Empty for programs
-    whose linear layers are not our own instructions, and in older exports."""
+    """Linear layers that LoRA adapters can be added to, by the names of their weights in the program. Empty for
+    programs whose linear layers are not our own instructions, and in older exports."""
     exported_with: dict[str, str] = Field(default_factory=dict)
     """Versions of the packages that made the program."""
 

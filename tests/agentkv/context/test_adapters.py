@@ -66,7 +66,8 @@ async def test_forks_inherit_and_cells_are_shared_under_one_adapter_alone(model:
             child = await trunk.fork()
             assert child.adapter is adapter
             assert (await ctx.branch(PROMPT, adapter=adapter)).reused == len(PROMPT) - 1
-            trunk.close(), child.close()
+            trunk.close()
+            child.close()
         await ctx.keep()
         again = [await ctx.branch(PROMPT, adapter=adapter) for adapter in adapters]
         assert [branch.reused for branch in again] == [len(PROMPT) - 1] * (N + 1)  # what each has left
@@ -224,9 +225,8 @@ async def test_a_rewritten_conversation_keeps_its_adapter(model: Path, folders: 
 
 async def test_a_trace_with_adapters_is_not_replayed(model: Path, folders: list[Path], tmp_path: Path) -> None:
     path = tmp_path / "run.trace"
-    async with opened(model, folders[:1]) as (ctx, (_, one)):
-        async with record(ctx, path):
-            await tokens_of(await ctx.branch(PROMPT, adapter=one))
+    async with opened(model, folders[:1]) as (ctx, (_, one)), record(ctx, path):
+        await tokens_of(await ctx.branch(PROMPT, adapter=one))
     with pytest.raises(kv.TraceError, match="adapter0 from token 0 on"):
         await replay(path)
 
@@ -286,9 +286,12 @@ async def test_random_verbs_give_each_branch_what_it_has_alone(model: Path, fold
         for branch, known in live:
             assert [token for token, _ in known] == branch.tokens
             async with kv.Context.open(model, capacity=512) as lone:
-                own = {each and each.digest: each and await lone.adapter(f) for each, f in zip(adapters, [None, *folders])}
+                own: dict[str, Any] = {}
+                for folder in folders:
+                    loaded = await lone.adapter(folder)
+                    own[loaded.digest] = loaded
                 alone = await lone.branch()
                 for token, adapter in known:
-                    alone.adapter = own[adapter and adapter.digest]
+                    alone.adapter = None if adapter is None else own[adapter.digest]
                     await alone.extend([token])
                 assert (await alone.logits()).tobytes() == (await branch.logits()).tobytes()

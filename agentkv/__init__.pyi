@@ -10,7 +10,9 @@ from ._context.model_pool import ModelPool, open_models
 from ._context.stream import TokenStream
 from ._storage.load import Loaded
 from ._storage.save import Saved
+from ._types.adapter import Adapter
 from ._types.errors import (
+    AdapterError,
     AgentKVError,
     ApprovalPending,
     BranchBusy,
@@ -76,6 +78,8 @@ from .workspaces.workspace import Workspace
 __version__: str
 
 __all__ = [
+    "Adapter",
+    "AdapterError",
     "Agent",
     "AgentKVError",
     "AgentStream",

@@ -27,6 +27,7 @@ from .._types.message import Message
 from .._types.offload import checked_priority
 from .._types.results import Choice, Generation
 from .._types.show import preview
+from .adapters import set_adapter
 from .extend import Extended, extend_by, open_turn
 from .files import adopted_files, closed_on_error, forked_views, give_views, marked, roll_back, view_of
 from .generate import GenerationRequest, generate_with_retries
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from .._engine.commands import Worker
     from .._engine.interface import FinishedJob
     from .._storage.load import Loaded
+    from .._types.adapter import Adapter
     from .._types.sampling import Sampling
     from ..output.constraint import Constraint
     from ..output.grammar import GrammarSource
@@ -119,6 +121,20 @@ class Branch:
     @priority.setter
     def priority(self, value: float) -> None:
         self._handle.record.priority = checked_priority(value)
+
+    @property
+    def adapter(self) -> Adapter | None:
+        """The LoRA adapter that the next token is computed with; None for none. Forks inherit it.
+
+        Settable while nothing runs on the branch: from its present end on tokens have the other one, and those before
+        keep their cells. So the next token is still drawn from logits of the old one, unless the branch is extended
+        first. A rollback to before that point takes it back. Setting raises AdapterError for what is no adapter of
+        this Context, and BranchBusy."""
+        return self._handle.core.adapters.of(self._handle.state.adapter)
+
+    @adapter.setter
+    def adapter(self, adapter: Adapter | None) -> None:
+        set_adapter(self._handle, adapter)
 
     @property
     def workspace(self) -> WorkspaceView | None:

@@ -22,12 +22,14 @@ from .._model.options import Options
 from .._state.branch_state import BranchStates
 from .._state.observers import Observers
 from .._storage.save import Progress, Saved
-from .._types.checks import A_MODEL, A_PLACE, Prompt, checked_count, checked_path, make_private_folder
+from .._types.adapter import Adapter
+from .._types.checks import A_MODEL, A_PLACE, Prompt, checked_count, checked_name, checked_path, make_private_folder
 from .._types.errors import InvalidInput, ModelError, loading
 from .._types.info import ModelInfo, Stats, StepRecord
 from .._types.log import log
 from .._types.offload import DEFAULT_OFFLOAD, Offload, checked_offload
 from .._types.show import preview
+from .adapters import load_adapter
 from .branch import Branch
 from .core import ContextCore
 from .files import checked_workspace, new_view
@@ -320,6 +322,7 @@ class Context:
         template: Mapping[str, Any] | None = None,
         overflow: Overflow | None = None,
         workspace: Workspace | None = None,
+        adapter: Adapter | None = None,
     ) -> Branch:
         """A new root branch with `prompt`, prefilled; without one, an empty branch.
 
@@ -336,6 +339,8 @@ class Context:
                 also apply to messages that extend the branch later.
             overflow: policy of the branch and of its forks; None for the Context's.
             workspace: a folder of whose files the branch has a copy, `Branch.workspace`; None for none.
+            adapter: a LoRA adapter of this Context that the branch is computed with, `Branch.adapter`; None for none.
+                Cells are shared only with branches under the same one.
 
         Raises:
             InvalidInput: an empty prompt, text without a UTF-8 form, ids outside the vocabulary, malformed messages.
@@ -343,17 +348,38 @@ class Context:
             PositionsExhausted: the prompt has more tokens than the model has positions.
             TooManyBranches: more live branches than the cache supports.
             WorkspaceError: files of the workspace cannot be read, or are too many bytes.
+            AdapterError: `adapter` is no adapter of this Context.
         """
         self._core.loop.check_open()
         policy = None if overflow is None else checked_overflow(overflow)
+        id = self._core.adapters.checked(adapter)
         async with new_view(checked_workspace(workspace)) as view:
             if prompt is None:
-                branch = await empty_branch(self._core, policy)
+                branch = await empty_branch(self._core, policy, id)
             else:
                 update = await self._core.chat.encoder.prompt(prompt, tools=tools, template=template)
-                branch = await prompted_branch(self._core, update, policy)
+                branch = await prompted_branch(self._core, update, policy, adapter=id)
             handle_of(branch).record.view = view
             return branch
+
+    async def adapter(self, folder: str | Path, *, name: str | None = None) -> Adapter:
+        """Loads a LoRA adapter, for branches of this Context until it closes.
+
+        Its matrices are float32 beside the quantised weights; rows of other branches cost nothing more. An adapter
+        that is loaded already, by what it adds, is returned as it is.
+
+        Args:
+            folder: folder as peft writes it, of `adapter_config.json` and `adapter_model.safetensors`.
+            name: name of the adapter; None for that of the folder.
+
+        Raises:
+            AdapterError: a folder without an adapter, one that is damaged, of another model or of a kind that only
+                merging can (DoRA, trained biases, embeddings, heads, experts); or a model that adapters do not run
+                beside: of another backend than "cpu", not quantised, or exported by an older version.
+        """
+        self._core.loop.check_open()
+        path = checked_path(folder, "folder", "the folder of an adapter")
+        return await load_adapter(self._core, path, path.name if name is None else checked_name(name, "name"))
 
     def sync(self) -> SyncContext:
         """The same Context with blocking methods, for other threads than its event loop's. Raises WrongEventLoop."""

@@ -11,6 +11,7 @@ import xxhash
 from .._aio.background import BackgroundTasks
 from .._chat.model import ChatModel
 from .._model.options import MOST_POSITIONS
+from .._state.adapters import LoadedAdapters
 from .._storage.layout import ModelKey
 from .._storage.save import StorageDeps
 from .._types.errors import ForeignBranch, InvalidInput
@@ -44,6 +45,7 @@ class ContextCore:
         chat: converts prompts to tokens, and tokens to messages.
         compiler: compiles constraints.
         registry: the open branches.
+        adapters: the LoRA adapters that are loaded.
         overflow: default policy of branches.
         background: tasks that end with the Context.
         journal: durable record of turns; None for none.
@@ -80,6 +82,7 @@ class ContextCore:
         )
         self.compiler = model.compiler(model.tokenizer, info.vocab_size)
         self.registry = BranchRegistry()
+        self.adapters = LoadedAdapters()
         self.overflow = overflow
         self.background = BackgroundTasks()
         self.journal = journal
@@ -150,7 +153,7 @@ class ContextCore:
     @property
     def storage(self) -> StorageDeps:
         """Services for saving and loading."""
-        return StorageDeps(self.loop, self.states, self.compiler, self.model_key)
+        return StorageDeps(self.loop, self.states, self.compiler, self.model_key, self.adapters)
 
     def check_maps_files(self, option: str) -> None:
         """Raises InvalidInput if files cannot be mapped into the cache."""

@@ -111,6 +111,10 @@ class ExtendOperation:
 
     async def run(self) -> Extended:
         """All or nothing. Raises BranchChanged if the branch was changed meanwhile."""
+        with self._state.running():
+            return await self._run()
+
+    async def _run(self) -> Extended:
         update, length = self._update, self._tip[0]
         conversation = update.conversation
         if conversation is None:

@@ -194,7 +194,8 @@ class BranchHandle:
 
     async def run(self, job: Job[T]) -> T:
         """Runs a job to its end, as `StepLoop.run`."""
-        return await self.loop.run(job)
+        with self.state.running():
+            return await self.loop.run(job)
 
 
 def handle_of(branch: Branch) -> BranchHandle:

@@ -41,6 +41,7 @@ async def image_of(branch: Branch) -> BranchImage:
         next_logits=image.next_logits,
         forgotten=image.forgotten,
         exact_from=image.exact_from,
+        adapters=handle.core.adapters.digests(image.adapters),
         conversation=conversation,
         marks=marks,
         output=grammars.saved_output(image),
@@ -62,12 +63,14 @@ async def branch_from(
     Raises ContextFull, PositionsExhausted, TooManyBranches.
     """
     if not len(image.tokens):
-        branch = await empty_branch(core, overflow)
+        ((_, adapter),) = core.adapters.ids(image.adapters) or [(0, 0)]
+        branch = await empty_branch(core, overflow, adapter)
         await handle_of(branch).call(lambda engine: engine.set_stream(branch.id, image.rng_stream, image.forks))
         handle_of(branch).state.restore(image.conversation, image.marks)
         return branch
     fed = partial(feed, core.storage, image, None if source is None else source.id)
-    lacking = lacking_for(image.tokens.tolist()) if source is None and not image.forgotten else None
+    plain = source is None and not image.forgotten and not image.adapters
+    lacking = lacking_for(image.tokens.tolist()) if plain else None
     offloader = core.offloader
     id, reused = await (fed() if offloader is None else offloader.retry(fed, lacking, waits))
     return new_branch(core, id, None, overflow, reused)

@@ -357,7 +357,8 @@ async def retry_with_room(branch: Branch, tokens: int, attempt: Callable[[], Awa
 
 async def run_generation(branch: Branch, job: GenerationJob[T]) -> T:
     """Runs a generation to its end; calls the branch's policy when it waits for room."""
-    return await run_waiting(branch._handle.loop, job, OverflowHandler(branch, 1).make)
+    with branch._handle.state.running():
+        return await run_waiting(branch._handle.loop, job, OverflowHandler(branch, 1).make)
 
 
 async def run_waiting(loop: StepLoop, job: GenerationJob[T], make_room: Callable[[], Awaitable[bool]]) -> T:

@@ -10,6 +10,7 @@ import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from .._engine.commands import Job, Worker, check_finished
+from .._state.adapters import NO_ADAPTER
 from .._types.errors import ContextFull
 from .branch import new_branch
 from .handle import handle_of
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .._chat.rerender import PromptUpdate
-    from .._engine.interface import FinishedJob, PrefixEngine, StepEngine
+    from .._engine.interface import AdapterEngine, FinishedJob, PrefixEngine, StepEngine
     from .._prefixes.cache import PromptPlan
     from .._state.branch_state import BranchStates
     from .branch import Branch
@@ -35,14 +36,20 @@ class Source(NamedTuple):
     kept: int
 
 
+def created(engine: StepEngine, tokens: Sequence[int] | None, adapter: int) -> tuple[int, int]:
+    """Makes a branch, as `StepEngine.create`, with the adapter of this id; 0 for none."""
+    return cast("AdapterEngine", engine).create(tokens, adapter) if adapter else engine.create(tokens)
+
+
 class PromptNeeds:
     """What attempts at one prompt have in common: random numbers, which do not depend on how often others took its
     cells, and the cells that it needs."""
 
-    def __init__(self, most: int | None, underway: Underway | None = None) -> None:
-        """`most`: cells that a branch takes at most; None for any number. `underway`: prompts whose cells this one
-        leaves to them, and waits; None where it does not wait."""
+    def __init__(self, most: int | None, adapter: int = NO_ADAPTER, underway: Underway | None = None) -> None:
+        """`most`: cells that a branch takes at most; None for any number. `adapter`: the engine's id of its adapter.
+        `underway`: prompts whose cells this one leaves to them, and waits; None where it does not wait."""
         self._most = most
+        self._adapter = adapter
         self._underway = underway
         self._stream: int | None = None
         self._cells = 0  # by the last attempt
@@ -59,10 +66,14 @@ class PromptNeeds:
         if plan is not None:
             branch, reused = plan.create(engine)
         elif self._stream is None:
-            branch, reused = engine.create(tokens)
+            branch, reused = created(engine, tokens, self._adapter)
             self._stream = engine.rng_stream(branch)
         else:
-            branch, reused = cast("PrefixEngine", engine).create_prompt(tokens, None, 0, self.take_stream(engine))
+            prompt = tokens, None, 0, self.take_stream(engine)
+            if self._adapter:
+                branch, reused = cast("AdapterEngine", engine).create_prompt(*prompt, self._adapter)
+            else:
+                branch, reused = cast("PrefixEngine", engine).create_prompt(*prompt)
         recalled = free - free_cells(engine)  # retained cells, which count as free until then
         self.need(len(tokens) - reused + recalled)
         return branch, reused
@@ -115,7 +126,7 @@ class PromptJob(Job[None]):
         reused: number of its tokens that were in the cache then; a source's last token counts, too.
     """
 
-    __slots__ = ("_conversation", "_histories", "_needs", "_plan", "_source", "_tokens", "branch", "reused")
+    __slots__ = ("_adapter", "_conversation", "_histories", "_needs", "_plan", "_source", "_tokens", "branch", "reused")
 
     def __init__(
         self,
@@ -124,6 +135,7 @@ class PromptJob(Job[None]):
         source: Source | None = None,
         plan: PromptPlan | None = None,
         needs: PromptNeeds | None = None,
+        adapter: int = NO_ADAPTER,
     ) -> None:
         super().__init__(self._create, self._end, self._undo_made)
         self._histories = states
@@ -132,6 +144,7 @@ class PromptJob(Job[None]):
         self._source = source
         self._plan = plan
         self._needs = needs
+        self._adapter = adapter
         self.branch = -1
         self.reused = 0
 
@@ -161,7 +174,7 @@ class PromptJob(Job[None]):
     def _begin(self, engine: StepEngine) -> tuple[int, int]:
         if self._needs is not None:
             return self._needs.create(engine, self._tokens, self._plan)
-        return engine.create(self._tokens) if self._plan is None else self._plan.create(engine)
+        return self._plan.create(engine) if self._plan else created(engine, self._tokens, self._adapter)
 
     def end(self, worker: Worker, finished: FinishedJob) -> None:
         if self._needs is not None:
@@ -294,24 +307,31 @@ class PromptPrefill:
         return await self._loop.call(lambda engine: engine.length(branch) if branch in engine.live() else 0)
 
 
-async def empty_branch(core: ContextCore, overflow: Overflow | None) -> Branch:
+async def empty_branch(core: ContextCore, overflow: Overflow | None, adapter: int = NO_ADAPTER) -> Branch:
     """Makes a root branch without tokens."""
-    id, _ = await core.loop.call(lambda engine: engine.create(), lambda worker, made: worker.close(made[0]))
+    id, _ = await core.loop.call(
+        lambda engine: created(engine, None, adapter), lambda worker, made: worker.close(made[0])
+    )
     return new_branch(core, id, None, overflow)
 
 
 async def prompted_branch(
-    core: ContextCore, update: PromptUpdate, overflow: Overflow | None, common: bool = False
+    core: ContextCore,
+    update: PromptUpdate,
+    overflow: Overflow | None,
+    common: bool = False,
+    adapter: int = NO_ADAPTER,
 ) -> Branch:
-    """Makes a root branch with a rendered prompt; with `common` other prompts will begin with all of it."""
+    """Makes a root branch with a rendered prompt; with `common` other prompts will begin with all of it. Prompts under
+    an adapter are not in the prefix cache."""
     if not update.added and update.conversation is not None:  # the chat template writes it with the first question
-        branch = await empty_branch(core, overflow)
+        branch = await empty_branch(core, overflow, adapter)
         handle_of(branch).state.set_conversation(update.conversation)
         return branch
     if core.offloader is None:
-        return await _computed(core, update, overflow, common, None)
-    needs = PromptNeeds(most_cells(core.model.info))
-    return await core.offloader.retry(partial(_computed, core, update, overflow, common, needs), needs.lacking)
+        return await _computed(core, update, overflow, common, None, adapter)
+    needs = PromptNeeds(most_cells(core.model.info), adapter)
+    return await core.offloader.retry(partial(_computed, core, update, overflow, common, needs, adapter), needs.lacking)
 
 
 def lacking_for(tokens: Sequence[int]) -> Lacking:
@@ -324,10 +344,15 @@ def lacking_for(tokens: Sequence[int]) -> Lacking:
 
 
 async def _computed(
-    core: ContextCore, update: PromptUpdate, overflow: Overflow | None, common: bool, needs: PromptNeeds | None
+    core: ContextCore,
+    update: PromptUpdate,
+    overflow: Overflow | None,
+    common: bool,
+    needs: PromptNeeds | None,
+    adapter: int,
 ) -> Branch:
-    if core.prefixes is None:
-        job = PromptJob(core.states, update, needs=needs)
+    if core.prefixes is None or adapter:
+        job = PromptJob(core.states, update, needs=needs, adapter=adapter)
         await core.loop.run(job)
         return new_branch(core, job.branch, None, overflow, job.reused)
     async with PromptPrefill(core, update, common=common, needs=needs) as prompt:

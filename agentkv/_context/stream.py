@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Container
+from contextlib import ExitStack
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, get_args
@@ -58,6 +59,7 @@ class TokenStream(Generic[Out_co]):
         self._taken = 0  # tokens since the last notice
         self._keep = checked_word(keep, "keep", get_args(Keep))
         self._entered = False
+        self._running = ExitStack()
         self._ends = False  # `end` was called
         self._left = False  # nothing is handed out any more
         self._gone = False  # whether the branch was closed when the block ended
@@ -80,6 +82,7 @@ class TokenStream(Generic[Out_co]):
         self._request = self._request.after(self._handle.state)
         self._decoder = text_decoder(self._request.begun)
         self._entered = True
+        self._running.enter_context(self._handle.state.running())
         self._loop.submit(self._job)
         try:
             await self._job.started.wait()
@@ -102,6 +105,7 @@ class TokenStream(Generic[Out_co]):
             self._job.keep_tokens = self._read
             self._gone = self._branch.closed
             self._tokens.clear()
+        self._running.close()
         await self._loop.cancel(self._job, error)
 
     def __aiter__(self) -> TokenStream[Out_co]:

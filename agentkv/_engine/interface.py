@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
+    from agentkv_runtime.adapters import AdapterWeights
     from agentkv_runtime.engine import Engine, GenerateOptions, Pin, Stats, StoredBranch
 
     from .._documents.conversations import SavedConversations
@@ -24,7 +25,7 @@ SPARE_SEQUENCES = 16  # for concurrent saves, loads and offloads, beside all bra
 class LogChange(Protocol):
     """Change of a branch's tokens since the last report: the first `kept` stay, then come `appended` (int32 bytes).
 
-    `epoch` is that of the last token, as `StepEngine.tip` gives it.
+    `epoch` is that of the last token, as `StepEngine.tip` gives it; `adapter` is that of the next token, 0 for none.
     """
 
     @property
@@ -35,6 +36,8 @@ class LogChange(Protocol):
     def appended(self) -> bytes: ...
     @property
     def epoch(self) -> int: ...
+    @property
+    def adapter(self) -> int: ...
 
 
 class LogListener(Protocol):
@@ -326,6 +329,24 @@ class PrefixEngine(StepEngine, Protocol):
         """Number of leading tokens that `create` would share."""
 
 
+class AdapterEngine(StepEngine, Protocol):
+    """An engine whose branches may have LoRA adapters, by ids of `AdapterCells.add_adapter`; 0 is none."""
+
+    def create(self, tokens: Iterable[int] | None = None, adapter: int = 0) -> tuple[int, int]:
+        """Makes a branch as `StepEngine.create`; its tokens have this adapter."""
+
+    def create_prompt(
+        self, tokens: Iterable[int], pin: int | None, parts_at: int, rng_stream: int, adapter: int = 0
+    ) -> tuple[int, int]:
+        """Makes a branch as `PrefixEngine.create_prompt`; its tokens have this adapter, with which there is no pin."""
+
+    def n_reusable(self, tokens: Iterable[int], adapter: int = 0) -> int:
+        """Number of leading tokens that `create` would share."""
+
+    def set_adapter(self, branch: int, adapter: int) -> None:
+        """Gives the branch another adapter from its present end on."""
+
+
 class PublishingEngine(StepEngine, Protocol):
     """An engine over a server that stores branches under names."""
 
@@ -389,6 +410,13 @@ class CellStore(Protocol):
         """Returns memory above the first `cells` cells to the system, if that is worthwhile."""
 
 
+class AdapterCells(CellStore, Protocol):
+    """The cells of a program that LoRA adapters run beside."""
+
+    def add_adapter(self, weights: AdapterWeights) -> int:
+        """Takes a copy of an adapter; returns its id."""
+
+
 class EngineHost(Protocol):
     """An engine with the resources of the thread that made it."""
 
@@ -409,3 +437,4 @@ class EngineHost(Protocol):
 
 if TYPE_CHECKING:
     _ENGINES: tuple[type[PrefixEngine], ...] = (Engine,)
+    _ADAPTED: tuple[type[AdapterEngine], ...] = (Engine,)

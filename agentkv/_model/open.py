@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,6 +23,7 @@ from .options import MOST_POSITIONS, Options
 
 if TYPE_CHECKING:
     from agentkv_runtime.engine import Engine
+    from agentkv_runtime.folder.manifest import LinearLayers
     from agentkv_runtime.folder.model_folder import ModelFolder
     from agentkv_runtime.text.tokenizer import Tokenizer
 
@@ -72,6 +73,8 @@ class OpenModel:
     """The requested format, or the folder's own; None if neither is set."""
     options: Options | None
     """Options that it was opened with; None over a server."""
+    linears: Mapping[str, LinearLayers] = field(default_factory=dict)
+    """Linear layers that LoRA adapters run beside, as `Manifest.linears`; empty where none do."""
     generate_options: Callable[..., Any] = native_options
     """Builds the argument of `StepEngine.generate` from the fields of the native options and a public Sampling."""
     compiler: Callable[[Tokenizer, int], ConstraintCompiler] = ConstraintCompiler
@@ -169,12 +172,13 @@ def open_model(options: Options) -> tuple[NativeHost, OpenModel]:
     if drafter is not None:
         engine.attach(drafter)  # it observes every branch from the first token on
     imposed = "" if options.window is None else f"{options.window}+{options.sinks}"
+    linears = source.manifest.linears if source and info.backend == "cpu" else {}
     call_format = options.call_format
     if call_format is None and source and tokenizer.response_template is None:
         named = source.manifest.call_format
         call_format = None if named == "plain" else named  # older exports knew no format for those
     return NativeHost(engine, session, speculation), OpenModel(
-        info, tokenizer, speculation, fingerprint, imposed, call_format, options
+        info, tokenizer, speculation, fingerprint, imposed, call_format, options, linears
     )
 
 

@@ -72,8 +72,10 @@ class BranchState:
     """
 
     __slots__ = (
+        "_jobs",
         "_observers",
         "_uses",
+        "adapter",
         "conversation",
         "id",
         "lease",
@@ -101,6 +103,8 @@ class BranchState:
         self.offloaded: Reloadable | None = None  # cells that wait outside of the cache
         self.making_room = False  # a policy makes room for the branch
         self._uses = 0  # blocks of `in_use`
+        self._jobs = 0  # blocks of `running`
+        self.adapter = 0  # the engine's id of the next token's; 0 for none
         self.marks: dict[str, Mark] = {}  # valid named marks
         self.used_at = 0.0  # when a method on it ended last, by `time.monotonic`
 
@@ -121,12 +125,27 @@ class BranchState:
         finally:
             self._uses -= 1
 
+    @property
+    def is_running(self) -> bool:
+        """Whether a method runs a job on it."""
+        return self._jobs > 0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Block of a method that runs a job on it."""
+        self._jobs += 1
+        try:
+            yield
+        finally:
+            self._jobs -= 1
+
     def touch(self) -> None:
         """Notes that the branch is in use at this moment."""
         self.used_at = time.monotonic()
 
-    def change(self, kept: int, appended: bytes, epoch: int) -> None:
-        """Truncates to `kept` tokens and appends int32 ones; the last one is of `epoch` then."""
+    def change(self, kept: int, appended: bytes, epoch: int, adapter: int) -> None:
+        """Truncates to `kept` tokens and appends int32 ones; the last one is of `epoch` then, and the next one of
+        `adapter`."""
         self.touch()
         self.revision += 1
         self.conversation = self.conversation.cut(kept)
@@ -135,6 +154,7 @@ class BranchState:
         del self.tokens[kept:]
         self.tokens.frombytes(appended)
         self.tip = (len(self.tokens), epoch)
+        self.adapter = adapter
 
     def set_conversation(self, conversation: Conversation) -> None:
         """Replaces the conversation and notifies observers; the tokens stay."""
@@ -201,7 +221,7 @@ class BranchStates:
             history = self._of.get(change.branch)
             if history is None:
                 history = self._of[change.branch] = BranchState(change.branch, self.observers)
-            history.change(change.kept, change.appended, change.epoch)
+            history.change(change.kept, change.appended, change.epoch, change.adapter)
             if self.trained_positions is not None and len(history) > self.trained_positions:
                 log.warning(
                     "a branch is longer than what its model was trained on; it may say worse things from there on",

@@ -20,12 +20,13 @@ async def feed(storage: StorageDeps, image: BranchImage, source: int | None = No
     `source`: a branch whose tokens are the image's first ones; its cells are shared. Returns the id of the branch, and
     the number of tokens that were cached.
     """
+    adapters = storage.adapters.ids(image.adapters)
     created: list[int] = []  # by the thread
     shared: list[int] = []
 
     def create(engine: StepEngine) -> int:
-        if image.forgotten:
-            branch, reused = _without_rows(engine, image)
+        if image.forgotten or image.adapters:
+            branch, reused = _without_rows(engine, image, adapters)
         elif source is not None:
             branch, reused = engine.fork(source, 1)[0], engine.length(source)
         else:
@@ -49,7 +50,7 @@ async def feed(storage: StorageDeps, image: BranchImage, source: int | None = No
     return created[0], shared[0]
 
 
-def _without_rows(engine: StepEngine, image: BranchImage) -> tuple[int, int]:
+def _without_rows(engine: StepEngine, image: BranchImage, adapters: list[tuple[int, int]]) -> tuple[int, int]:
     """Restores a branch without cells: the next job feeds its tokens and repeats its forgetting. Returns (id, 0)."""
     from agentkv_runtime.engine import StoredBranch
 
@@ -61,5 +62,6 @@ def _without_rows(engine: StepEngine, image: BranchImage) -> tuple[int, int]:
         forks=0,
         next_logits=np.zeros(0, np.float32),
         forgotten=image.forgotten,
+        adapters=adapters,
     )
     return engine.restore(None, [stored])[0], 0

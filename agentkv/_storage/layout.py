@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 from agentkv_runtime.tensor_file import SIZES, TensorSpec
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from .._documents.conversations import Count, DocumentModel, Name, SavedConversations, SavedOutput
 
@@ -62,6 +62,15 @@ class SavedBranch(DocumentModel):
     output: SavedOutput | None
     forgotten: tuple[tuple[Count, Count, Count, bool], ...] = ()
     exact_from: Count = 0
+    adapters: tuple[tuple[Count, str], ...] = ()
+    """First position and digest of each LoRA adapter; an empty digest for none."""
+
+    @model_serializer(mode="wrap")
+    def _without_no_adapters(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = dump(self)
+        if not self.adapters:  # which versions before adapters would refuse
+            del fields["adapters"]
+        return fields
 
 
 class Document(DocumentModel):
@@ -129,6 +138,7 @@ class BranchImage:
     output: SavedOutput | None = None
     forgotten: Sequence[tuple[int, int, int, bool]] = ()
     exact_from: int = 0
+    adapters: Sequence[tuple[int, str]] = ()  # first position and digest; an empty digest for none
 
     def tensors(self, index: int) -> dict[str, Any]:
         """Its arrays by tensor name."""

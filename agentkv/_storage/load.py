@@ -132,6 +132,8 @@ class LoadOperation:
                 "shared, and save the branches again"
             )
         arrays = file.parts(await self._loop.run(CellsCall(lambda _, cells: cell_arrays(cells.cell_arrays))))
+        for state in file.branches.values():
+            self._storage.adapters.ids(state.adapters)  # raises for one that is not loaded, before anything is made
         mismatch = await self._mismatch(file, arrays)
         if mismatch and not self._recompute:
             raise SnapshotMismatch(
@@ -219,6 +221,7 @@ class LoadOperation:
             next_logits=state.next_logits,
             forgotten=state.forgotten,
             exact_from=state.exact_from,
+            adapters=self._storage.adapters.ids(state.adapters),
             **self._storage.grammars.restored_output(state.output),
         )
 

@@ -225,6 +225,7 @@ class SnapshotFile:
                 output=saved.output,
                 forgotten=saved.forgotten,
                 exact_from=saved.exact_from,
+                adapters=saved.adapters,
             )
         return states
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from .._engine.interface import CellStore, StepEngine
     from .._engine.loop import StepLoop
+    from .._state.adapters import LoadedAdapters
     from .._state.branch_state import BranchStates
     from ..output._compiler import ConstraintCompiler
     from .layout import ModelKey
@@ -80,12 +81,14 @@ class StorageDeps:
         states: tokens and conversation of each branch.
         grammars: saves and restores constraints.
         model_key: returns the identity that saved cells belong to; called in threads.
+        adapters: the LoRA adapters that are loaded.
     """
 
     loop: StepLoop
     states: BranchStates
     grammars: ConstraintCompiler
     model_key: Callable[[], ModelKey]
+    adapters: LoadedAdapters
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +193,7 @@ class SaveOperation:
                 next_logits=image.next_logits,
                 forgotten=image.forgotten,
                 exact_from=image.exact_from,
+                adapters=self._storage.adapters.digests(image.adapters),
                 conversation=(history.pending_conversation or history.conversation).cut(len(tokens)),
                 marks={name: mark.length for name, mark in history.marks.items() if mark.length <= len(tokens)},
                 output=self._storage.grammars.saved_output(image),

@@ -108,6 +108,7 @@ def _tensors(branches: Mapping[str, BranchImage]) -> Tensors:
             output=state.output,
             forgotten=tuple(state.forgotten),
             exact_from=state.exact_from,
+            adapters=tuple(state.adapters),
         )
         tensors |= state.tensors(index)
     tensors |= {f"logits.{index}": row for index, row in logits.values()}

@@ -87,6 +87,11 @@ class ModelError(AgentKVError):
     """A model that is missing, damaged, of an unknown format, or needs something that is not installed."""
 
 
+class AdapterError(AgentKVError):
+    """A LoRA adapter that is missing, damaged, of an unsupported kind, of another model or in another Context, or a model
+    that adapters do not run beside."""
+
+
 class DraftMismatch(ModelError):
     """A draft that was not made for the model: another vocabulary, tokenizer or width of features."""
 

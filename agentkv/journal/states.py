@@ -32,6 +32,7 @@ class _Rest(TypedDict):
     marks: dict[str, Count]
     forgotten: list[tuple[Count, Count, Count, bool]]
     rescued: Count
+    adapters: NotRequired[list[tuple[Count, str]]]
     files: NotRequired[SavedFiles | None]
 
 
@@ -86,6 +87,8 @@ class StateTable:
             "forgotten": list(image.forgotten),
             "rescued": rescued,
         }
+        if image.adapters:
+            rest["adapters"] = list(image.adapters)
         if files is not None:
             rest["files"] = files
         row = connection.execute(
@@ -121,6 +124,7 @@ class StateTable:
             conversation=made[conversation],
             marks=values["marks"],
             forgotten=values["forgotten"],
+            adapters=values.get("adapters", ()),
         )
         return image, values["rescued"], values.get("files")
 

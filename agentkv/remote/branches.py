@@ -35,6 +35,7 @@ class RemoteLogChange(NamedTuple):
     kept: int
     appended: bytes
     epoch: int
+    adapter: int = 0
 
 
 class OutputSpan(NamedTuple):

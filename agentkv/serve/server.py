@@ -257,7 +257,7 @@ class Server:
         core, reading = core_of(self.context), Reading(begin)
         fork = None if after is None else await self._forked(after)
         source = None if fork is None else Source(fork.id, kept)
-        needs = PromptNeeds(most_cells(core.model.info), self._underway)
+        needs = PromptNeeds(most_cells(core.model.info), underway=self._underway)
 
         async def read() -> Prompted:
             if fork is None:

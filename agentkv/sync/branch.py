@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from .._aio.loop_thread import LoopPortal
 from .._context.branch import Branch
+from .._types.adapter import Adapter
 from .._types.errors import ContextClosed
 from .._types.mark import Mark
 from .._types.message import Message
@@ -138,6 +139,15 @@ class SyncBranch:
     def marks(self) -> dict[str, Mark]:
         """Named marks, by name."""
         return self.awaited.marks
+
+    @property
+    def adapter(self) -> Adapter | None:
+        """The LoRA adapter of the next token, as `Branch.adapter`."""
+        return self.awaited.adapter
+
+    @adapter.setter
+    def adapter(self, adapter: Adapter | None) -> None:
+        on_loop(self._loop, lambda: setattr(self.awaited, "adapter", adapter))
 
     @property
     def workspace(self) -> SyncWorkspaceView | None:

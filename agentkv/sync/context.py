@@ -14,6 +14,7 @@ from .._context.branch import Branch
 from .._context.context import Context
 from .._context.overflow import Overflow
 from .._storage.save import Progress, Saved
+from .._types.adapter import Adapter
 from .._types.checks import Prompt
 from .._types.errors import InvalidInput
 from .._types.info import ModelInfo, Stats, StepRecord
@@ -55,10 +56,17 @@ class SyncContext:
         template: Mapping[str, Any] | None = None,
         overflow: Overflow | None = None,
         workspace: Workspace | None = None,
+        adapter: Adapter | None = None,
     ) -> SyncBranch:
         """Opens a branch, as `Context.branch` does."""
-        opened = self.awaited.branch(prompt, tools=tools, template=template, overflow=overflow, workspace=workspace)
+        opened = self.awaited.branch(
+            prompt, tools=tools, template=template, overflow=overflow, workspace=workspace, adapter=adapter
+        )
         return self._made(self.wait(opened))
+
+    def adapter(self, folder: str | Path, *, name: str | None = None) -> Adapter:
+        """Loads a LoRA adapter, as `Context.adapter` does."""
+        return self.wait(self.awaited.adapter(folder, name=name))
 
     def trunk(self, agent: Agent[Any, Any], *, workspace: Workspace | None = None) -> SyncBranch:
         """Opens a branch with the agent's prompt, for `SyncBranch.run`, as `Agent.trunk` does."""

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import xxhash
 
+from .._context.prefill import created
 from .._types.sampling import Sampling
-from .records import AnyRecord, Branched, GenerateParams, JobBegan, JobEnded, Logged, Noted, Stepped, Verb
+from .records import ADAPTER, AnyRecord, Branched, GenerateParams, JobBegan, JobEnded, Logged, Noted, Stepped, Verb
 
 if TYPE_CHECKING:
     from agentkv_runtime.engine import GenerateOptions, Pin, StoredBranch
 
-    from .._engine.interface import FinishedJob, LogChange, PrefixEngine, StepEngine, StepReport
+    from .._engine.interface import AdapterEngine, FinishedJob, LogChange, StepEngine, StepReport
 
 Put = Callable[[AnyRecord], None]
 GrammarText = Callable[[object], str | None]
@@ -29,28 +30,41 @@ class TracedEngine:
         engine: the engine that does the work; attributes that are not defined here are its.
         put: receives the records.
         grammar_text: returns the text of a native constraint's grammar; None where it has none.
+        adapter_name: returns the name of a LoRA adapter.
     """
 
-    def __init__(self, engine: StepEngine, put: Put, grammar_text: GrammarText) -> None:
+    def __init__(
+        self, engine: StepEngine, put: Put, grammar_text: GrammarText, adapter_name: Callable[[int], str]
+    ) -> None:
         self.engine = engine
         self.put = put
         self._grammar_text = grammar_text
+        self._adapter_name = adapter_name
         self._branch_of: dict[int, int] = {}  # of running jobs
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)
 
-    def create(self, tokens: Iterable[int] | None = None) -> tuple[int, int]:
-        branch, reused = self.engine.create(tokens)
+    def create(self, tokens: Iterable[int] | None = None, adapter: int = 0) -> tuple[int, int]:
+        branch, reused = created(self.engine, tokens, adapter)
         self._branched("create", -1, [branch], reused)
+        self._adapted(branch, [(0, adapter)])
         return branch, reused
 
-    def create_prompt(self, tokens: Iterable[int], pin: int | None, parts_at: int, rng_stream: int) -> tuple[int, int]:
-        prompts = cast("PrefixEngine", self.engine)
-        branch, reused = prompts.create_prompt(tokens, pin, parts_at, rng_stream)
+    def create_prompt(
+        self, tokens: Iterable[int], pin: int | None, parts_at: int, rng_stream: int, adapter: int = 0
+    ) -> tuple[int, int]:
+        prompts = cast("AdapterEngine", self.engine)
+        given = () if adapter == 0 else (adapter,)
+        branch, reused = prompts.create_prompt(tokens, pin, parts_at, rng_stream, *given)
         self._branched("create", -1, [branch], reused)
+        self._adapted(branch, [(0, adapter)])
         self._verb("set_stream", branch, rng_stream, 0)  # streams are taken before branches are made
         return branch, reused
+
+    def set_adapter(self, branch: int, adapter: int) -> None:
+        cast("AdapterEngine", self.engine).set_adapter(branch, adapter)
+        self._adapted(branch, [(self.engine.length(branch), adapter)])
 
     def fork(self, branch: int, n: int) -> list[int]:
         made = self.engine.fork(branch, n)
@@ -68,6 +82,7 @@ class TracedEngine:
         for branch, image in zip(made, stored, strict=True):
             for first, last, at, for_room in image.forgotten:
                 self._verb("forgotten", branch, first, last, at, int(for_room))
+            self._adapted(branch, image.adapters)
         return made
 
     def rollback(self, branch: int, length: int, epoch: int | None = None, keep_forgotten: bool = False) -> None:
@@ -196,6 +211,11 @@ class TracedEngine:
     def _branched(self, how: str, source: int, branches: list[int], reused: int = 0) -> None:
         streams = [self.engine.rng_stream(branch) for branch in branches]
         self.put(Branched(now(), how, source, branches, streams, reused))
+
+    def _adapted(self, branch: int, spans: Sequence[tuple[int, int]]) -> None:
+        for first, adapter in spans:
+            if adapter:
+                self.put(Noted(now(), branch, ADAPTER, f"{self._adapter_name(adapter)} from token {first} on"))
 
     def _verb(self, name: str, branch: int, *numbers: int) -> None:
         self.put(Verb(now(), name, branch, list(numbers)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from time import perf_counter_ns as now
@@ -19,7 +19,7 @@ from .._types.show import preview
 from .engine import GrammarText, TracedEngine
 from .log_sink import LogSink
 from .recorder import Recorder
-from .records import Branched, Logged, Noted, Verb
+from .records import ADAPTER, Branched, Logged, Noted, Verb
 from .sinks import FileSink, Sink
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ async def recorded(ctx: Context, sinks: Sequence[Sink]) -> AsyncIterator[Recorde
     try:
         loop.check_open()
         recorder = Recorder(ctx, sinks)
-        tap = AttachTracer(recorder, core.compiler.text_of)
+        tap = AttachTracer(recorder, core.compiler.text_of, core.adapters.name_of)
         await loop.run(tap)
     except BaseException:
         for sink in sinks:
@@ -124,12 +124,13 @@ async def logged(ctx: Context) -> AsyncIterator[None]:
 class AttachTracer(EngineVerb[None]):
     """Command that records the live branches and wraps the engine by a TracedEngine."""
 
-    __slots__ = ("_recorder", "_text_of", "traced")
+    __slots__ = ("_name_of", "_recorder", "_text_of", "traced")
 
-    def __init__(self, recorder: Recorder, text_of: GrammarText) -> None:
+    def __init__(self, recorder: Recorder, text_of: GrammarText, name_of: Callable[[int], str]) -> None:
         super().__init__(undo=lambda worker, _: self.remove(worker))
         self._recorder = recorder
         self._text_of = text_of
+        self._name_of = name_of
         self.traced: TracedEngine | None = None
 
     def _do(self, worker: Worker) -> None:
@@ -139,8 +140,11 @@ class AttachTracer(EngineVerb[None]):
             for first, last in engine.forgotten(branch):
                 put(Verb(now(), "forgotten", branch, [first, last, last, 0]))  # the engine does not know when
             put(Logged(now(), branch, 0, engine.tokens(branch).tobytes()))
+            for first, adapter in engine.image(branch).adapters:
+                if adapter:
+                    put(Noted(now(), branch, ADAPTER, f"{self._name_of(adapter)} from token {first} on"))
         engine.set_digests(True)
-        self.traced = TracedEngine(engine, put, self._text_of)
+        self.traced = TracedEngine(engine, put, self._text_of, self._name_of)
         worker.engine = cast("StepEngine", self.traced)
 
     def remove(self, worker: Worker) -> None:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 VERSION = 1
+ADAPTER = "adapter"  # what is noted of a branch that gets a LoRA adapter
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -262,7 +263,7 @@ class CallEnded(Record, tag=13, frozen=True):
 
 
 class Noted(Record, tag=14, frozen=True):
-    """Another event: "retried", "rolled back", "approval asked", "steered", "waits for room", "note" ..."""
+    """Another event: "retried", "rolled back", "approval asked", "steered", "waits for room", "adapter", "note" ..."""
 
     at: int
     branch: int

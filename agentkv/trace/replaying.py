@@ -11,6 +11,7 @@ from .._context.handle import core_of
 from .._types.checks import A_FILE, checked_path
 from .._types.errors import TraceError
 from .player import Player, Progress
+from .records import ADAPTER, Noted
 from .replayed import Replayed
 from .story import Story, read_story
 from .what_if import WhatIf
@@ -50,11 +51,12 @@ async def replay(
         progress: called with the number of records done and the total.
 
     Raises:
-        TraceError: the file is no trace, or damaged.
+        TraceError: the file is no trace, or damaged; or it has branches under LoRA adapters, which replays do not load.
         InvalidInput: `what_if` names no call.
         ModelError: the model cannot be opened.
     """
     story = read_story(checked_path(path, "path", A_FILE))
+    _check_adapters(story)
     result = Replayed()
     changes = WhatIf(story, what_if, result)
     options: dict[str, Any] = {name: story.began.options[name] for name in _ASKED if name in story.began.options}
@@ -68,6 +70,15 @@ async def replay(
         await player.play(progress)
     result.differences.sort(key=lambda each: each.seconds)
     return result
+
+
+def _check_adapters(story: Story) -> None:
+    noted = {each.text for each in story.records if isinstance(each, Noted) and each.what == ADAPTER}
+    if noted:
+        raise TraceError(
+            f"the trace has branches under LoRA adapters ({', '.join(sorted(noted)[:3])}), which a replay does not "
+            "load; merge the adapter at export and record that model"
+        )
 
 
 def _compare_models(ctx: Context, story: Story, result: Replayed) -> None:

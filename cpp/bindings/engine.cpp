@@ -63,24 +63,28 @@ void bind_verbs(nb::class_<Engine>& engine) {
   engine
       .def(
           "create",
-          [](Engine& self, nb::object tokens) {
-            return tokens.is_none() ? self.create() : self.create(tokens_of(tokens, self.vocabulary().size()));
+          [](Engine& self, nb::object tokens, AdapterId adapter) {
+            return tokens.is_none() ? self.create({}, adapter)
+                                    : self.create(tokens_of(tokens, self.vocabulary().size()), adapter);
           },
-          "tokens"_a = nb::none(),
-          nb::sig("def create(self, tokens: collections.abc.Iterable[int] | None = None) -> tuple[int, int]"),
-          "A new branch and how many tokens it reused. Given the tokens that are going to be its prompt, it shares the "
+          "tokens"_a = nb::none(), "adapter"_a = kNoAdapter,
+          nb::sig("def create(self, tokens: collections.abc.Iterable[int] | None = None, adapter: int = 0) -> "
+                  "tuple[int, int]"),
+          "A new branch, whose tokens have this adapter, and how many tokens it reused. Given the tokens that are "
+          "going to be its prompt, it shares the "
           "longest prefix of them that is in the cache, of a live branch or retained, without the last token; extend "
           "it by "
           "the rest. "
-          "Raises TooManyBranches, InvalidToken.")
+          "Raises TooManyBranches, InvalidToken, InvalidRange.")
       .def(
           "create_prompt",
-          [](Engine& self, nb::object tokens, std::optional<PinId> pin, Pos parts_at, std::uint64_t rng_stream) {
-            return self.create_prompt(tokens_of(tokens, self.vocabulary().size()), pin, parts_at, rng_stream);
+          [](Engine& self, nb::object tokens, std::optional<PinId> pin, Pos parts_at, std::uint64_t rng_stream,
+             AdapterId adapter) {
+            return self.create_prompt(tokens_of(tokens, self.vocabulary().size()), pin, parts_at, rng_stream, adapter);
           },
-          "tokens"_a, "pin"_a, "parts_at"_a, "rng_stream"_a,
+          "tokens"_a, "pin"_a, "parts_at"_a, "rng_stream"_a, "adapter"_a = kNoAdapter,
           nb::sig("def create_prompt(self, tokens: collections.abc.Iterable[int], pin: int | None, parts_at: int, "
-                  "rng_stream: int) -> tuple[int, int]"),
+                  "rng_stream: int, adapter: int = 0) -> tuple[int, int]"),
           "As create, for tokens that the rows of a pin, if any, are the beginning of: those that are not in the cache "
           "are taken from it. What rows from position `parts_at` on look at stays in layers with windows or states, "
           "while the prompt is computed. Its random numbers are of a stream by take_stream(). Raises TooManyBranches, "
@@ -88,9 +92,18 @@ void bind_verbs(nb::class_<Engine>& engine) {
       .def("take_stream", &Engine::take_stream, "The stream of random numbers that create would give a branch now.")
       .def(
           "n_reusable",
-          [](Engine& self, nb::object tokens) { return self.n_reusable(tokens_of(tokens, self.vocabulary().size())); },
-          "tokens"_a, nb::sig("def n_reusable(self, tokens: collections.abc.Iterable[int]) -> int"),
-          "How many of these tokens create would reuse. Raises TooManyBranches, InvalidToken.")
+          [](Engine& self, nb::object tokens, AdapterId adapter) {
+            return self.n_reusable(tokens_of(tokens, self.vocabulary().size()), adapter);
+          },
+          "tokens"_a, "adapter"_a = kNoAdapter,
+          nb::sig("def n_reusable(self, tokens: collections.abc.Iterable[int], adapter: int = 0) -> int"),
+          "How many of these tokens create would reuse. Raises TooManyBranches, InvalidToken, InvalidRange.")
+      .def("set_adapter", &Engine::set_adapter, "branch"_a, "adapter"_a,
+           "From the branch's present end on its tokens have another adapter; 0 for none. Raises BranchClosed, "
+           "BranchBusy, InvalidRange.")
+      .def(
+          "adapter", [](Engine& self, BranchId id) { return self.branch(id).adapters.last(); }, "branch"_a,
+          "The adapter of its next token; 0 for none. Raises BranchClosed.")
       .def("fork", nb::overload_cast<BranchId>(&Engine::fork), "branch"_a,
            "A branch with the same history. Shares cells and copies no bytes; takes a branch with a running job as it "
            "is now. Raises BranchClosed, TooManyBranches.")

@@ -2,11 +2,18 @@
 #include "executorch/program.h"
 
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
 #include <memory>
 #include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "bindings/byte_layer.h"
 #include "bindings/make_session.h"
@@ -74,6 +81,26 @@ void bind_loaded_program(nb::module_& m) {
   def_make_session<ExecuTorchSession, ExecuTorchProgram>(program);
 }
 
+using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using AdapterLayers = std::vector<std::tuple<int, Matrix, Matrix>>;
+
+AdapterId add_adapter(ExecuTorchSession& session, const std::vector<std::pair<std::string, AdapterLayers>>& weights) {
+  cpu::Adapter adapter;
+  for (const auto& [name, given] : weights) {
+    std::vector<cpu::LowRank> layers;
+    for (const auto& [first, a, b] : given) {
+      layers.push_back({.first = first,
+                        .outputs = static_cast<int>(b.shape(0)),
+                        .rank = static_cast<int>(b.shape(1)),
+                        .a = {a.data(), a.size()},
+                        .b = {b.data(), b.size()}});
+    }
+    const int inputs = given.empty() ? 0 : static_cast<int>(std::get<1>(given.front()).shape(1));
+    adapter.add(name, cpu::AdapterWeight(inputs, layers));
+  }
+  return session.add_adapter(std::move(adapter));
+}
+
 void bind_session(nb::module_& m) {
   nb::class_<ExecuTorchSession, ModelRunner> session(
       m, "ExecuTorchSession", "One cache over a loaded program. Belongs to one thread at a time.");
@@ -83,6 +110,13 @@ void bind_session(nb::module_& m) {
           "cache", [](const ExecuTorchSession& s) { return std::shared_ptr<TreeSeqCache>(s.cache()); },
           "The bookkeeping: which sequence holds which cells.")
       .def_prop_ro("program", &ExecuTorchSession::program)
+      .def("add_adapter", &add_adapter, "weights"_a,
+           nb::sig(
+               "def add_adapter(self, weights: collections.abc.Sequence[tuple[str, collections.abc.Sequence[tuple[int, "
+               "numpy.typing.NDArray[numpy.float32], numpy.typing.NDArray[numpy.float32]]]]]) -> int"),
+           "Takes a copy of a LoRA adapter, by the names of weights: of each layer the first of its outputs among the "
+           "weight's, A [rank, inputs] and B [outputs, rank] with the scale in it. Returns its id, for "
+           "`Engine.create` and `Engine.set_adapter`. Raises ProgramError, InvalidTensor.")
       .def_prop_ro(
           "kv_bytes", [](const ExecuTorchSession& s) { return s.layer().bytes(); },
           "Bytes of memory that K and V of all layers take now.")

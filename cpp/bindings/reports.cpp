@@ -47,7 +47,8 @@ void bind_reports(nb::module_& m) {
             return nb::bytes(reinterpret_cast<const char*>(c.appended.data()), c.appended.size() * sizeof(Token));
           },
           "What follows them now: int32, in the machine's byte order.")
-      .def_ro("epoch", &LogChange::epoch, "Of the last token, as `Engine.end` says.");
+      .def_ro("epoch", &LogChange::epoch, "Of the last token, as `Engine.end` says.")
+      .def_ro("adapter", &LogChange::adapter, "Of the next token; 0 for none.");
 
   nb::class_<Emitted>(m, "Emitted", "One token of a generation that was started with emit=True.")
       .def_ro("job", &Emitted::job)

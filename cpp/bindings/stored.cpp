@@ -41,9 +41,18 @@ Forgets forgotten_of(const StoredBranch& stored) {
   return out;
 }
 
+using Spans = std::vector<std::pair<Pos, AdapterId>>;
+
+Spans adapters_of(const StoredBranch& stored) {
+  Spans out;
+  for (const AdapterSpans::Span& span : stored.adapters.spans()) out.emplace_back(span.from, span.adapter);
+  return out;
+}
+
 void make_stored(StoredBranch* self, nb::object tokens, const Pieces& rows, std::uint64_t rng_stream,
                  std::uint32_t forks, const Row& next_logits, std::shared_ptr<Constraint> constraint, Pos output_began,
-                 Pos output_end, bool output_complete, const Forgets& forgotten, Pos exact_from) {
+                 Pos output_end, bool output_complete, const Forgets& forgotten, Pos exact_from,
+                 const Spans& adapters) {
   new (self) StoredBranch{.log = tokens_of(tokens),
                           .exact_from = exact_from,
                           .rng_stream = rng_stream,
@@ -53,6 +62,7 @@ void make_stored(StoredBranch* self, nb::object tokens, const Pieces& rows, std:
     self->rows.push_back({rows.data()[3 * i], rows.data()[3 * i + 1], rows.data()[3 * i + 2]});
   }
   for (const auto& [first, last, at, for_room] : forgotten) self->forgotten.push_back({first, last, at, for_room});
+  for (const auto& [from, adapter] : adapters) self->adapters.set(from, adapter);
   if (constraint) self->output = {std::move(constraint), output_began, output_end, output_complete};
 }
 
@@ -152,12 +162,13 @@ void bind_stored(nb::module_& m) {
   nb::class_<StoredBranch>(m, "StoredBranch", "A branch as it is kept outside of the cache.")
       .def("__init__", &make_stored, "tokens"_a, "rows"_a, nb::kw_only(), "rng_stream"_a, "forks"_a, "next_logits"_a,
            "constraint"_a = nb::none(), "output_began"_a = 0, "output_end"_a = 0, "output_complete"_a = false,
-           "forgotten"_a = Forgets{}, "exact_from"_a = 0,
+           "forgotten"_a = Forgets{}, "exact_from"_a = 0, "adapters"_a = Spans{},
            nb::sig("def __init__(self, tokens: collections.abc.Iterable[int], rows: "
                    "numpy.typing.NDArray[numpy.int32], *, rng_stream: int, forks: int, next_logits: "
                    "numpy.typing.NDArray[numpy.float32], constraint: Constraint | None = None, output_began: int = 0, "
                    "output_end: int = 0, output_complete: bool = False, forgotten: "
-                   "collections.abc.Sequence[tuple[int, int, int, bool]] = [], exact_from: int = 0) -> None"))
+                   "collections.abc.Sequence[tuple[int, int, int, bool]] = [], exact_from: int = 0, adapters: "
+                   "collections.abc.Sequence[tuple[int, int]] = []) -> None"))
       .def_prop_ro(
           "tokens", [](const StoredBranch& s) { return copied_array<Token>(s.log); }, nb::rv_policy::automatic,
           "int32 [length].")
@@ -168,6 +179,7 @@ void bind_stored(nb::module_& m) {
                    "(first, last, at, for_room): positions [first, last) were forgotten when there were `at` tokens; "
                    "for_room: no "
                    "rollback takes it back.")
+      .def_prop_ro("adapters", &adapters_of, "(position, adapter): tokens from there on have it, up to the next.")
       .def_ro("exact_from", &StoredBranch::exact_from,
               "Rows of earlier positions serve no rollback: they were computed without all that they should see.")
       .def_ro("rng_stream", &StoredBranch::rng_stream)

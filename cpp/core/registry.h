@@ -13,11 +13,17 @@
 
 namespace agentkv {
 
+// What some rows of a forward add to linear layers; of a kind that the backend knows.
+struct RowAdapters {
+  virtual ~RowAdapters() = default;
+};
+
 // Belongs to one loaded program and is guarded by whatever serialises that program's executes: `layer` is swapped
 // between them, never during one. Registry, session and delegate share its ownership.
 struct CacheSlot {
-  std::shared_ptr<ByteLayer> layer;  // what the next execute sees; null: no session is active
-  std::exception_ptr error;          // what a delegate caught, for the runner to rethrow
+  std::shared_ptr<ByteLayer> layer;       // what the next execute sees; null: no session is active
+  const RowAdapters* adapters = nullptr;  // of the rows of the execute; null: no row has one
+  std::exception_ptr error;               // what a delegate caught, for the runner to rethrow
 };
 
 // Process-wide, from any thread.

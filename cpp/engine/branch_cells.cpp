@@ -23,7 +23,9 @@ void BranchTable::retain(const Branch& branch) noexcept {
   if (branch.n_cached == 0 || !branch.lends) return;
   try {
     const Pos held = std::min(unbroken(branch), branch.length());  // a job may fail before its tokens are in the log
-    cache_->seq_retain(branch.seq, std::span(branch.log).first(static_cast<std::size_t>(held)));
+    std::vector<Token> room;
+    const auto tokens = std::span(branch.log).first(static_cast<std::size_t>(held));
+    cache_->seq_retain(branch.seq, keys_.of(tokens, branch.adapters, room));
   } catch (const std::exception&) {
   }
 }
@@ -39,9 +41,10 @@ BranchTable::Reused BranchTable::reuse_prefix(Branch& branch, std::span<const To
     const std::size_t limit = std::min(static_cast<std::size_t>(other->n_cached), wanted.size());
     if (limit <= longest) continue;
     const auto end = tokens.begin() + static_cast<std::ptrdiff_t>(limit);
-    const auto alike = std::mismatch(tokens.begin(), end, other->log.begin()).first - tokens.begin();
-    parts_at = std::max(parts_at, static_cast<Pos>(alike));
-    const auto same = static_cast<std::size_t>(lendable(*other, static_cast<Pos>(alike)));
+    const auto equal = std::mismatch(tokens.begin(), end, other->log.begin()).first - tokens.begin();
+    const Pos alike = branch.adapters.same(other->adapters, static_cast<Pos>(equal));
+    parts_at = std::max(parts_at, alike);
+    const auto same = static_cast<std::size_t>(lendable(*other, alike));
     if (same > longest) {
       longest = same;
       best = other.get();
@@ -49,11 +52,13 @@ BranchTable::Reused BranchTable::reuse_prefix(Branch& branch, std::span<const To
   }
   // Cells that are live are shared, and only what lies behind them is recalled: together they take the fewest cells.
   const auto live = static_cast<Pos>(longest);
-  const Pos all = std::max(live, cache_->find_retained(wanted));
+  std::vector<Token> room;
+  const auto keys = keys_.of(wanted, branch.adapters, room);
+  const Pos all = std::max(live, cache_->find_retained(keys));
   branch.log.assign(wanted.begin(), wanted.begin() + all);
   if (best) share(*best, branch, live);
   if (best) branch.exact_from = best->exact_from;
-  if (all > live) branch.n_cached = cache_->seq_recall(branch.seq, wanted);
+  if (all > live) branch.n_cached = cache_->seq_recall(branch.seq, keys);
   const Pos usable = covered(branch);  // what was recalled may end where a window lacks something
   cut(branch, usable);
   branch.log.resize(static_cast<std::size_t>(usable));
@@ -61,8 +66,9 @@ BranchTable::Reused BranchTable::reuse_prefix(Branch& branch, std::span<const To
   return {usable, usable - live};
 }
 
-Pos BranchTable::reusable(std::span<const Token> tokens) {
+Pos BranchTable::reusable(std::span<const Token> tokens, AdapterId adapter) {
   Branch& probe = add({});
+  probe.adapters.set(0, adapter);
   const Pos length = reuse_prefix(probe, tokens).tokens;
   close(probe);
   --next_id_;  // nobody has heard of it
@@ -85,13 +91,13 @@ Pos BranchTable::take_pinned(Branch& branch, SeqId held, std::span<const Token> 
   return branch.n_cached;
 }
 
-Pos BranchTable::take_more(Branch& branch, const Branch* src, Pos length, std::span<const Token> tokens) {
+Pos BranchTable::take_more(Branch& branch, const Branch* src, Pos length, std::span<const Token> keys) {
   if (src) {
     cache_->seq_cp(src->seq, branch.seq, branch.n_cached, length);
     branch.n_cached = length;
     speculation_.shared(src->id, branch.id, length);
   }
-  if (cache_->find_retained(tokens) > branch.n_cached) branch.n_cached = cache_->seq_recall(branch.seq, tokens);
+  if (cache_->find_retained(keys) > branch.n_cached) branch.n_cached = cache_->seq_recall(branch.seq, keys);
   cut(branch, covered(branch));
   return branch.n_cached;
 }
@@ -244,6 +250,7 @@ void BranchTable::replace(Branch& branch, Pos first, Pos last, std::span<const T
     throw;
   }
   branch.log.swap(log);
+  branch.adapters.replace(first, last, static_cast<Pos>(tokens.size()));
   branch.lineage.cut(first, ++epochs_);
   branch.told = std::min(branch.told, first);
   branch.next_logits.reset();

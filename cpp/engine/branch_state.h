@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/adapter_spans.h"
 #include "engine/lineage.h"
 #include "engine/logits_row.h"
 #include "engine/output.h"
@@ -33,6 +34,7 @@ struct BranchState {
   std::uint32_t forks = 0;                // how many children drew a stream from this one
   Output output = {};                     // the last one under a constraint
   Lineage lineage = {};                   // of log
+  AdapterSpans adapters = {};             // of log, and of the token that is next
   bool lends = true;                      // its cells serve others that begin alike
   std::vector<Forgotten> forgotten = {};  // in the order of `at`
   // Cells of earlier positions, sinks apart, are no basis to go back to: see BranchTable::drop_cells.
@@ -44,7 +46,7 @@ struct BranchState {
 
   // What the next child begins with. The caller counts it in `forks` once the child stands.
   BranchState child() const {
-    return {log,        next_logits, child_stream(rng_stream, forks), 0, output, lineage, lends, forgotten,
+    return {log,        next_logits, child_stream(rng_stream, forks), 0, output, lineage, adapters, lends, forgotten,
             exact_from, parts_at};
   }
 
@@ -52,6 +54,7 @@ struct BranchState {
     log.resize(static_cast<std::size_t>(length));
     next_logits.reset();
     output.roll_back(length);
+    adapters.cut(length);
   }
 };
 

@@ -18,12 +18,13 @@ std::shared_ptr<TreeSeqCache> checked(std::shared_ptr<TreeSeqCache> cache) {
 
 }  // namespace
 
-BranchTable::BranchTable(std::shared_ptr<TreeSeqCache> cache, std::int32_t max_branches, Speculation& speculation,
-                         Window window, Pos quantize_after)
+BranchTable::BranchTable(std::shared_ptr<TreeSeqCache> cache, std::int32_t max_branches, Token vocab_size,
+                         Speculation& speculation, Window window, Pos quantize_after)
     : cache_(checked(std::move(cache))),
       speculation_(speculation),
       window_(window),
       quantize_after_(quantize_after),
+      keys_(vocab_size),
       sequences_(cache_) {
   if (max_branches < 1 || max_branches > cache_->max_sequences()) {
     throw InvalidEngine(error_text("max_branches is ", max_branches, ", but must be from 1 to the ",
@@ -234,6 +235,7 @@ Branch& BranchTable::restore(const StoredBranch& stored, std::optional<SeqId> he
                         .forks = stored.forks,
                         .output = stored.output,
                         .lineage = std::move(lineage),
+                        .adapters = stored.adapters,
                         .lends = false,  // whoever stored it may have stored anything
                         .forgotten = stored.forgotten,
                         .exact_from = stored.exact_from});
@@ -274,8 +276,11 @@ void BranchTable::tell(Branch& branch) {
 }
 
 LogChange BranchTable::change_of(const Branch& branch) {
-  return {
-      branch.id, branch.told, {branch.log.begin() + branch.told, branch.log.end()}, branch.lineage.at(branch.length())};
+  return {.branch = branch.id,
+          .kept = branch.told,
+          .appended = {branch.log.begin() + branch.told, branch.log.end()},
+          .epoch = branch.lineage.at(branch.length()),
+          .adapter = branch.adapters.last()};
 }
 
 std::vector<LogChange> BranchTable::take_changes() {

@@ -21,8 +21,8 @@ namespace agentkv {
 class BranchTable {
  public:
   // speculation hears of what becomes of the branches.
-  BranchTable(std::shared_ptr<TreeSeqCache> cache, std::int32_t max_branches, Speculation& speculation,
-              Window window = {}, Pos quantize_after = -1);
+  BranchTable(std::shared_ptr<TreeSeqCache> cache, std::int32_t max_branches, Token vocab_size,
+              Speculation& speculation, Window window = {}, Pos quantize_after = -1);
 
   Branch& at(BranchId id);  // throws BranchClosed
   const Branch& at(BranchId id) const;
@@ -72,21 +72,23 @@ class BranchTable {
   // What changed since the last call, each live branch once; and of those closed since, what they had come to.
   std::vector<LogChange> take_changes();
 
-  // Gives an empty branch the longest prefix of `tokens` that is in the cache, of a live branch or retained, without
-  // its last token.
+  // Gives an empty branch the longest prefix of `tokens`, under its adapter, that is in the cache, of a live branch or
+  // retained, without its last token.
   struct Reused {
     Pos tokens = 0;
     Pos retained = 0;  // of these, tokens that no live branch has
   };
   Reused reuse_prefix(Branch& branch, std::span<const Token> tokens);
   // How many tokens that would be of. Throws TooManyBranches.
-  Pos reusable(std::span<const Token> tokens);
+  Pos reusable(std::span<const Token> tokens, AdapterId adapter);
   // Behind what the branch has of `tokens`, the cells of another sequence that begins with them, without the last one.
   // Returns how many it has then: none that rows to come would miss something behind.
   Pos take_pinned(Branch& branch, SeqId held, std::span<const Token> tokens);
-  // The same for a branch that has the beginning of `tokens`: first of `src`, which begins with `length` of them, then
-  // of what is retained. Returns how many of the tokens it has in the cache then; its log is the caller's to go on.
-  Pos take_more(Branch& branch, const Branch* src, Pos length, std::span<const Token> tokens);
+  // The same for a branch that has the beginning of the tokens with these keys: first of `src`, which begins with
+  // `length` of them, then of what is retained. Returns how many of the tokens it has in the cache then; its log is the
+  // caller's to go on.
+  Pos take_more(Branch& branch, const Branch* src, Pos length, std::span<const Token> keys);
+  const CacheKeys& keys() const { return keys_; }
   // What a branch has in the cache stays for those that begin alike, as far as there is retention.
   void retain(const Branch& branch) noexcept;
 
@@ -154,6 +156,7 @@ class BranchTable {
   Speculation& speculation_;
   const Window window_;
   const Pos quantize_after_;  // -1: nothing is quantised
+  const CacheKeys keys_;
   std::size_t max_branches_;
   Sequences sequences_;
   std::map<BranchId, std::unique_ptr<Branch>> branches_;

@@ -58,7 +58,8 @@ Engine::Engine(std::shared_ptr<ModelRunner> runner, std::shared_ptr<TreeSeqCache
       config_(checked_config(config)),
       speculation_(stats_),
       constraints_(stats_, info_.vocab_size),
-      branches_(std::move(cache), config.max_branches, speculation_, config.window, config.quantize_after),
+      branches_(std::move(cache), config.max_branches, info_.vocab_size, speculation_, config.window,
+                config.quantize_after),
       pinned_(branches_),
       context_{.branches = branches_,
                .jobs = jobs_,
@@ -83,18 +84,23 @@ Stats Engine::stats() {
   return stats;
 }
 
-std::pair<BranchId, Pos> Engine::create(std::span<const Token> tokens) {
+std::pair<BranchId, Pos> Engine::create(std::span<const Token> tokens, AdapterId adapter) {
   vocabulary_.check(tokens);
+  check_adapter(adapter);
   branches_.check_room(1);
-  return create_prompt(tokens, {}, 0, take_stream());
+  return create_prompt(tokens, {}, 0, take_stream(), adapter);
 }
 
 std::pair<BranchId, Pos> Engine::create_prompt(std::span<const Token> tokens, std::optional<PinId> pin, Pos parts_at,
-                                               std::uint64_t rng_stream) {
+                                               std::uint64_t rng_stream, AdapterId adapter) {
   vocabulary_.check(tokens);
+  check_adapter(adapter);
+  require<InvalidRange>(!pin || adapter == kNoAdapter, "the rows of a pin are of no adapter, but ", adapter,
+                        " was asked for");
   std::optional<SeqId> held;
   if (pin) held = pinned_.sequence(*pin);
   Branch& branch = branches_.create(rng_stream);
+  branch.adapters.set(0, adapter);
   auto [reused, retained] = branches_.reuse_prefix(branch, tokens);
   branch.parts_at = std::max(branch.parts_at, parts_at);
   if (held) reused = branches_.take_pinned(branch, *held, tokens);
@@ -104,9 +110,18 @@ std::pair<BranchId, Pos> Engine::create_prompt(std::span<const Token> tokens, st
   return {branch.id, reused};
 }
 
-Pos Engine::n_reusable(std::span<const Token> tokens) {
+Pos Engine::n_reusable(std::span<const Token> tokens, AdapterId adapter) {
   vocabulary_.check(tokens);
-  return branches_.reusable(tokens);
+  check_adapter(adapter);
+  return branches_.reusable(tokens, adapter);
+}
+
+void Engine::set_adapter(BranchId id, AdapterId adapter) {
+  Branch& branch = branches_.jobless(id);
+  check_adapter(adapter);
+  branch.adapters.set(branch.length(), adapter);
+  branch.made = {};
+  branches_.tell(branch);
 }
 
 std::vector<BranchId> Engine::fork(BranchId id, std::size_t n) {
@@ -235,6 +250,12 @@ template <class Kind, class... Args>
 JobId Engine::start(Branch& branch, Args&&... args) {
   jobs_.push_back(std::make_unique<Kind>(next_job_, branch, context_, std::forward<Args>(args)...));
   return next_job_++;
+}
+
+void Engine::check_adapter(AdapterId adapter) const {
+  const AdapterId known = std::min(runner_->adapters(), branches_.keys().most_adapters());
+  require<InvalidRange>(kNoAdapter <= adapter && adapter <= known, "adapter ", adapter, " of ", known,
+                        ": load it before it is used");
 }
 
 Branch& Engine::startable(BranchId id) {

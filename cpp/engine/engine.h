@@ -31,15 +31,19 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   // Verbs on branches. All but fork, close and the questions throw BranchBusy while a job runs on the branch.
-  std::pair<BranchId, Pos> create(std::span<const Token> tokens = {});  // and how many tokens another branch lent
+  // A branch whose tokens have this adapter, and how many of them another branch lent. Throws InvalidRange for one that
+  // the runner has not got, as set_adapter does.
+  std::pair<BranchId, Pos> create(std::span<const Token> tokens = {}, AdapterId adapter = kNoAdapter);
   // For tokens that the rows of a pin, if there is one, are the beginning of: from the pin comes what no other branch
   // lends. What is looked at from `parts_at` on stays, since others will begin alike up to there.
   // Its random numbers are of a stream by take_stream(), so that they do not depend on how long preparing it takes.
   std::pair<BranchId, Pos> create_prompt(std::span<const Token> tokens, std::optional<PinId> pin, Pos parts_at,
-                                         std::uint64_t rng_stream);
+                                         std::uint64_t rng_stream, AdapterId adapter = kNoAdapter);
   std::uint64_t take_stream() { return branches_.take_stream(); }  // the one that create() would give a branch now
   // How many of these tokens create() would share.
-  Pos n_reusable(std::span<const Token> tokens);
+  Pos n_reusable(std::span<const Token> tokens, AdapterId adapter = kNoAdapter);
+  // From the branch's present end on its tokens have another adapter.
+  void set_adapter(BranchId branch, AdapterId adapter);
   std::vector<BranchId> fork(BranchId branch, std::size_t n);
   BranchId fork(BranchId branch) { return fork(branch, 1).front(); }
   // A branch in the same state, random stream included: to go back to, or to try something on and adopt it.
@@ -137,6 +141,7 @@ class Engine {
   JobId start(Branch& branch, Args&&... args);
   Branch& startable(BranchId id);  // idle, and not empty
   void check_positions(const Branch& branch, std::size_t more) const;
+  void check_adapter(AdapterId adapter) const;
   std::span<const float> run_forward(std::span<const Segment> segments);
   Job* find(JobId id);
   template <class Action>

@@ -16,6 +16,13 @@ std::vector<BranchId> Engine::restore(std::optional<PinId> pin, std::span<const 
     check_positions({}, image.log.size());
     require<InvalidRange>(image.next_logits.empty() || std::ssize(image.next_logits) == info_.vocab_size,
                           image.next_logits.size(), " logits, but the vocabulary has ", info_.vocab_size);
+    Pos since = 0;
+    for (const AdapterSpans::Span& span : image.adapters.spans()) {
+      check_adapter(span.adapter);
+      require<InvalidRange>(since <= span.from && span.from <= std::ssize(image.log), "adapter ", span.adapter,
+                            " from position ", span.from, " on, of ", image.log.size(), " tokens");
+      since = span.from + 1;
+    }
     const Output& output = image.output;
     require<InvalidRange>(0 <= output.began && output.began <= output.end && output.end <= std::ssize(image.log),
                           "an output at [", output.began, ", ", output.end, ") of ", image.log.size(), " tokens");

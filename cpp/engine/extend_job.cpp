@@ -28,10 +28,11 @@ ExtendJob::ExtendJob(JobId id, Branch& branch, JobContext& context, std::span<co
 }
 
 // Of the branch as it will be; those that were fed are in its log and in tokens_.
-Token ExtendJob::token_at(Pos position) const {
+Token ExtendJob::key_at(Pos position) const {
   const Pos cached = base_length_ - static_cast<Pos>(n_pending_);
-  return position < cached ? branch_.log[static_cast<std::size_t>(position)]
-                           : tokens_[static_cast<std::size_t>(position - cached)];
+  const Token token = position < cached ? branch_.log[static_cast<std::size_t>(position)]
+                                        : tokens_[static_cast<std::size_t>(position - cached)];
+  return context_.branches.keys().of(token, branch_.adapters.at(position));
 }
 
 // How many tokens both begin with, the last of this one left out: it is fed for its logits. 0 where that is no more
@@ -39,10 +40,10 @@ Token ExtendJob::token_at(Pos position) const {
 Pos ExtendJob::common_with(const ExtendJob& other) const {
   const Pos most = std::min(total() - 1, other.total());
   Pos common = branch_.n_cached;
-  while (common < most && token_at(common) == other.token_at(common)) ++common;
+  while (common < most && key_at(common) == other.key_at(common)) ++common;
   if (common < branch_.n_cached + kWorthWaiting) return 0;
   for (Pos i = branch_.n_cached; i-- > 0;) {  // histories that differ mostly differ at their ends
-    if (token_at(i) != other.token_at(i)) return 0;
+    if (key_at(i) != other.key_at(i)) return 0;
   }
   return common;
 }
@@ -78,11 +79,13 @@ bool ExtendJob::waits() {
 // Was there something?
 bool ExtendJob::take_what_is_there(const Branch* other, Pos length) {
   std::vector<Token> whole;
-  for (Pos i = 0; i < total() - 1; ++i) whole.push_back(token_at(i));
+  for (Pos i = 0; i < total() - 1; ++i) whole.push_back(key_at(i));
   length = other ? std::min(other->n_cached, length) : 0;
   const auto shared = std::span(whole).first(static_cast<std::size_t>(length));
+  std::vector<Token> room;
   const bool live = length > branch_.n_cached && context_.branches.keeps_all(*other) &&
-                    std::equal(shared.begin(), shared.end(), other->log.begin());
+                    std::ranges::equal(shared, context_.branches.keys().of(std::span(other->log).first(shared.size()),
+                                                                           other->adapters, room));
   const Pos before = branch_.n_cached;
   const Pos all = context_.branches.take_more(branch_, live ? other : nullptr, length, whole);
   if (all == before) return false;

@@ -1,9 +1,11 @@
 #include "engine/forward.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "core/errors.h"
 #include "core/message.h"
+#include "engine/job.h"
 
 namespace agentkv {
 namespace {
@@ -34,7 +36,7 @@ std::span<const float> Forward::run(std::span<const Segment> segments) {
       cache_.propose(entry.draft->parents, static_cast<std::int32_t>(entry.draft_rows()), entry.seq);
     }
     cache_.begin_step(seq_ids_);
-    const auto logits = execute();
+    const auto logits = execute(segments);
     cache_.commit_step();
     ++stats_.forwards;
     return logits;
@@ -63,9 +65,24 @@ void Forward::assemble(std::span<const Segment> segments) {
   }
 }
 
-std::span<const float> Forward::execute() {
+// A row has the adapter of its position, be it of a draft or of a borrowed sequence.
+void Forward::tell_adapters(std::span<const Segment> segments) {
+  const auto plain = [](const Segment& segment) { return segment.entry->job->adapters().empty(); };
+  if (std::all_of(segments.begin(), segments.end(), plain)) return;
+  adapters_.clear();
+  for (const Segment& segment : segments) {
+    const AdapterSpans& spans = segment.entry->job->adapters();
+    for (std::size_t i = 0; i < segment.count; ++i) {
+      adapters_.push_back(spans.at(static_cast<Pos>(positions_[adapters_.size()])));
+    }
+  }
+  runner_.set_adapters(adapters_);
+}
+
+std::span<const float> Forward::execute(std::span<const Segment> segments) {
   const auto positions = cache_.step_positions();
   positions_.assign(positions.begin(), positions.end());
+  tell_adapters(segments);
   const Stopwatch watch(stats_.forward_seconds, seconds_);
   const auto logits = runner_.forward(tokens_, positions_, logits_indices_);
   const std::size_t wanted = logits_indices_.size() * static_cast<std::size_t>(runner_.info().vocab_size);

@@ -26,7 +26,8 @@ class Forward {
 
  private:
   void assemble(std::span<const Segment> segments);
-  std::span<const float> execute();
+  std::span<const float> execute(std::span<const Segment> segments);
+  void tell_adapters(std::span<const Segment> segments);
 
   ModelRunner& runner_;
   TreeSeqCache& cache_;
@@ -36,6 +37,7 @@ class Forward {
   std::vector<std::int64_t> tokens_;
   std::vector<std::int64_t> positions_;
   std::vector<std::int64_t> logits_indices_;
+  std::vector<AdapterId> adapters_;
 };
 
 }  // namespace agentkv

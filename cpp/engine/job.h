@@ -90,6 +90,7 @@ class Job {
 
   JobId id() const { return outcome_.job; }
   BranchId branch() const { return branch_.id; }
+  const AdapterSpans& adapters() const { return branch_.adapters; }  // of the rows that it offers, by their positions
   bool done() const { return done_; }
   Finished take_outcome();
 

@@ -42,7 +42,7 @@ class ExtendJob final : public Job {
   std::optional<SharedPrefill> find_ahead() const;
   Pos common_with(const ExtendJob& other) const;
   void advance(std::size_t count);
-  Token token_at(Pos position) const;
+  Token key_at(Pos position) const;  // see CacheKeys
   Pos total() const { return base_length_ - static_cast<Pos>(n_pending_) + static_cast<Pos>(tokens_.size()); }
 
   std::vector<Token> tokens_;  // the branch's last token, where it is pending, and the new ones

@@ -12,6 +12,7 @@ struct LogChange {
   Pos kept;                     // tokens at the front of the copy that stay
   std::vector<Token> appended;  // what follows them now
   Epoch epoch;                  // of the last token; 0 where there is none
+  AdapterId adapter;            // of the next token
 };
 
 }  // namespace agentkv

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <span>
 
+#include "engine/types.h"
+
 namespace agentkv {
 
 struct RunnerInfo {
@@ -22,6 +24,10 @@ class ModelRunner {
   // then aborts the step.
   virtual std::span<const float> forward(std::span<const std::int64_t> tokens, std::span<const std::int64_t> positions,
                                          std::span<const std::int64_t> logits_indices) = 0;
+  // How many adapters it has: those of ids 1 to that many.
+  virtual AdapterId adapters() const { return kNoAdapter; }
+  // The adapter of each row of the next forward, and of that one alone: without this its rows have none.
+  virtual void set_adapters(std::span<const AdapterId>) {}
   // float32 [n_tokens, feature_dim] of the last forward, valid until the next; empty where feature_dim is 0.
   virtual std::span<const float> features() const { return {}; }
 };

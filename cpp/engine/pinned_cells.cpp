@@ -87,6 +87,7 @@ std::vector<Cell> cells_of(const TreeSeqCache& cache, SeqId seq, Pos first, Pos 
 StoredBranch without_logits(const Branch& branch) {
   return {.log = branch.log,
           .forgotten = branch.forgotten,
+          .adapters = branch.adapters,
           .exact_from = branch.exact_from,
           .rng_stream = branch.rng_stream,
           .forks = branch.forks,

@@ -15,6 +15,7 @@ struct StoredBranch {
   std::vector<Token> log = {};
   std::vector<Piece> rows = {};  // from which row of its hold each position has its K and V, as far as it has
   std::vector<Forgotten> forgotten = {};
+  AdapterSpans adapters = {};
   Pos exact_from = 0;
   std::uint64_t rng_stream = 0;
   std::uint32_t forks = 0;

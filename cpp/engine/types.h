@@ -10,6 +10,9 @@ namespace agentkv {
 using Token = std::int32_t;
 using BranchId = std::int64_t;  // never reused, so a stale handle is recognised
 using JobId = std::int64_t;
-using Epoch = std::int64_t;  // of tokens that were written together; from 1 on
+using Epoch = std::int64_t;      // of tokens that were written together; from 1 on
+using AdapterId = std::int32_t;  // of a runner's adapters, from 1 on; never reused
+
+inline constexpr AdapterId kNoAdapter = 0;
 
 }  // namespace agentkv

@@ -268,7 +268,7 @@ void PteModule::check_backends() {
 }
 
 void PteModule::run(const std::string& method, std::shared_ptr<ByteLayer> layer, std::span<const InputRows> inputs,
-                    std::span<const OutputRows> outputs) {
+                    std::span<const OutputRows> outputs, const RowAdapters* adapters) {
   const std::lock_guard lock(mutex_);
   const ForwardGate gate;
   if (pool_generation_ != pool_generation()) load_methods();
@@ -279,9 +279,13 @@ void PteModule::run(const std::string& method, std::shared_ptr<ByteLayer> layer,
   };
   struct SlotGuard {
     CacheSlot& slot;
-    ~SlotGuard() { slot.layer.reset(); }
+    ~SlotGuard() {
+      slot.layer.reset();
+      slot.adapters = nullptr;
+    }
   } guard{*slot_};
   slot_->layer = std::move(layer);
+  slot_->adapters = adapters;
   slot_->error = nullptr;
 
   for (std::size_t i = 0; i < outputs.size(); ++i) {

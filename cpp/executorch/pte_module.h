@@ -90,7 +90,7 @@ class PteModule {
   // Throws ForwardFailed with what the delegate or a kernel had to say; `what` names the call there. After set_threads
   // it reads the file again, and throws ProgramError where that was written to.
   void run(const std::string& method, std::shared_ptr<ByteLayer> layer, std::span<const InputRows> inputs,
-           std::span<const OutputRows> outputs);
+           std::span<const OutputRows> outputs, const RowAdapters* adapters = nullptr);
 
  private:
   using Module = executorch::extension::module::Module;

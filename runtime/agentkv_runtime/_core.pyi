@@ -511,6 +511,10 @@ class LogChange:
     def epoch(self) -> int:
         """Of the last token, as `Engine.end` says."""
 
+    @property
+    def adapter(self) -> int:
+        """Of the next token; 0 for none."""
+
 class Emitted:
     """One token of a generation that was started with emit=True."""
 
@@ -955,7 +959,7 @@ class Pin:
 class StoredBranch:
     """A branch as it is kept outside of the cache."""
 
-    def __init__(self, tokens: Iterable[int], rows: numpy.typing.NDArray[numpy.int32], *, rng_stream: int, forks: int, next_logits: numpy.typing.NDArray[numpy.float32], constraint: Constraint | None = None, output_began: int = 0, output_end: int = 0, output_complete: bool = False, forgotten: Sequence[tuple[int, int, int, bool]] = [], exact_from: int = 0) -> None: ...
+    def __init__(self, tokens: Iterable[int], rows: numpy.typing.NDArray[numpy.int32], *, rng_stream: int, forks: int, next_logits: numpy.typing.NDArray[numpy.float32], constraint: Constraint | None = None, output_began: int = 0, output_end: int = 0, output_complete: bool = False, forgotten: Sequence[tuple[int, int, int, bool]] = [], exact_from: int = 0, adapters: Sequence[tuple[int, int]] = []) -> None: ...
 
     @property
     def tokens(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]:
@@ -972,6 +976,10 @@ class StoredBranch:
         """
         (first, last, at, for_room): positions [first, last) were forgotten when there were `at` tokens; for_room: no rollback takes it back.
         """
+
+    @property
+    def adapters(self) -> list[tuple[int, int]]:
+        """(position, adapter): tokens from there on have it, up to the next."""
 
     @property
     def exact_from(self) -> int:
@@ -1012,12 +1020,12 @@ class Engine:
         token_bytes: the bytes of each token id. max_batch_tokens: rows of a step that prefill may fill up. max_branches: live branches; the cache must have as many sequences, and those it has more let select score more choices at once. max_positions: tokens that a branch may hold at most; 0 for any number. retain: cells that closed branches leave to those that begin alike, at most and while nobody else needs them. window, sinks: in no layer does a row look further back than `window` positions, its own among them, the first `sinks` apart; 0 for no window. reach: so many positions before it, over all layers, make the keys and values of a position. quantize_after: cells of all but so many newest positions are held in fewer bits, where the cache can; -1: none are. layer_windows: of the layers that have one, each size once and the shortest first, where other layers look at everything: what is behind them leaves these layers. states: some layers keep states, which hold all that came before: nothing can be forgotten. Raises InvalidEngine.
         """
 
-    def create(self, tokens: Iterable[int] | None = None) -> tuple[int, int]:
+    def create(self, tokens: Iterable[int] | None = None, adapter: int = 0) -> tuple[int, int]:
         """
-        A new branch and how many tokens it reused. Given the tokens that are going to be its prompt, it shares the longest prefix of them that is in the cache, of a live branch or retained, without the last token; extend it by the rest. Raises TooManyBranches, InvalidToken.
+        A new branch, whose tokens have this adapter, and how many tokens it reused. Given the tokens that are going to be its prompt, it shares the longest prefix of them that is in the cache, of a live branch or retained, without the last token; extend it by the rest. Raises TooManyBranches, InvalidToken, InvalidRange.
         """
 
-    def create_prompt(self, tokens: Iterable[int], pin: int | None, parts_at: int, rng_stream: int) -> tuple[int, int]:
+    def create_prompt(self, tokens: Iterable[int], pin: int | None, parts_at: int, rng_stream: int, adapter: int = 0) -> tuple[int, int]:
         """
         As create, for tokens that the rows of a pin, if any, are the beginning of: those that are not in the cache are taken from it. What rows from position `parts_at` on look at stays in layers with windows or states, while the prompt is computed. Its random numbers are of a stream by take_stream(). Raises TooManyBranches, InvalidToken, InvalidRange.
         """
@@ -1025,10 +1033,18 @@ class Engine:
     def take_stream(self) -> int:
         """The stream of random numbers that create would give a branch now."""
 
-    def n_reusable(self, tokens: Iterable[int]) -> int:
+    def n_reusable(self, tokens: Iterable[int], adapter: int = 0) -> int:
         """
-        How many of these tokens create would reuse. Raises TooManyBranches, InvalidToken.
+        How many of these tokens create would reuse. Raises TooManyBranches, InvalidToken, InvalidRange.
         """
+
+    def set_adapter(self, branch: int, adapter: int) -> None:
+        """
+        From the branch's present end on its tokens have another adapter; 0 for none. Raises BranchClosed, BranchBusy, InvalidRange.
+        """
+
+    def adapter(self, branch: int) -> int:
+        """The adapter of its next token; 0 for none. Raises BranchClosed."""
 
     @overload
     def fork(self, branch: int) -> int:
@@ -1379,6 +1395,11 @@ class ExecuTorchSession(ModelRunner):
 
     @property
     def program(self) -> ExecuTorchProgram: ...
+
+    def add_adapter(self, weights: Sequence[tuple[str, Sequence[tuple[int, numpy.typing.NDArray[numpy.float32], numpy.typing.NDArray[numpy.float32]]]]]) -> int:
+        """
+        Takes a copy of a LoRA adapter, by the names of weights: of each layer the first of its outputs among the weight's, A [rank, inputs] and B [outputs, rank] with the scale in it. Returns its id, for `Engine.create` and `Engine.set_adapter`. Raises ProgramError, InvalidTensor.
+        """
 
     @property
     def kv_bytes(self) -> int:

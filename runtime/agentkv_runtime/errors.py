@@ -1,6 +1,7 @@
 """Errors of the Python half of the runtime. The native half raises the classes of `_core.Error`."""
 
 __all__ = [
+    "AdapterError",
     "BackendError",
     "DraftMismatchError",
     "ExportError",
@@ -45,6 +46,10 @@ class TemplateTimeout(TokenizerError):
 
 class FormatError(ValueError):
     """A malformed response template, an unknown call format, or a message that a format cannot express."""
+
+
+class AdapterError(ValueError):
+    """A LoRA adapter that is missing, damaged, of an unsupported kind, or of another model."""
 
 
 class TensorFileError(ValueError):

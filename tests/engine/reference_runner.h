@@ -1,5 +1,6 @@
 // A model whose logits are a hash of the tokens that a row can see. It keeps each cell's token as a byte layer keeps
-// keys and values, and reads them back through the step's plan, so a mistake in the bookkeeping changes its output.
+// keys and values, and reads them back through the step's plan, so a mistake in the bookkeeping changes its output. A
+// token under an adapter is kept, and hashed, as its key (engine/adapter_spans.h).
 #pragma once
 
 #include <algorithm>
@@ -7,11 +8,13 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "core/cells.h"
 #include "core/errors.h"
 #include "cpp/check.h"
+#include "engine/adapter_spans.h"
 #include "engine/model_runner.h"
 #include "engine/types.h"
 
@@ -59,10 +62,14 @@ class ReferenceRunner final : public ModelRunner {
   ~ReferenceRunner() override { cells_->set_mover(nullptr); }
 
   const RunnerInfo& info() const override { return info_; }
+  AdapterId adapters() const override { return n_adapters; }
+  void set_adapters(std::span<const AdapterId> rows) override { adapters_.assign(rows.begin(), rows.end()); }
 
   std::span<const float> forward(std::span<const std::int64_t> tokens, std::span<const std::int64_t> positions,
                                  std::span<const std::int64_t> logits_indices) override {
     CHECK_EQ(tokens.size(), positions.size());
+    const std::vector<AdapterId> adapters = std::exchange(adapters_, {});
+    CHECK(adapters.empty() || adapters.size() == tokens.size());
     CHECK(!tokens.empty() && tokens.size() <= static_cast<std::size_t>(info_.max_tokens));
     CHECK(logits_indices.size() <= static_cast<std::size_t>(info_.max_logits));
     ++calls;
@@ -70,7 +77,9 @@ class ReferenceRunner final : public ModelRunner {
     for (const std::int64_t position : positions) last_position = std::max(last_position, position);
     const StepPlan& plan = cells_->plan(positions, 0);
     for (std::size_t i = 0; i < tokens.size(); ++i) {
-      memory_[static_cast<std::size_t>(plan.write_cells[i])] = {static_cast<Token>(tokens[i]), plan.positions[i]};
+      const Token key =
+          CacheKeys(info_.vocab_size).of(static_cast<Token>(tokens[i]), adapters.empty() ? 0 : adapters[i]);
+      memory_[static_cast<std::size_t>(plan.write_cells[i])] = {key, plan.positions[i]};
     }
     if (fault) fault(tokens);
     logits_.resize(logits_indices.size() * static_cast<std::size_t>(info_.vocab_size));
@@ -106,6 +115,7 @@ class ReferenceRunner final : public ModelRunner {
   std::function<void(std::span<const Token>, std::span<float>)> model = hashed_logits;
   std::function<void(std::span<const std::int64_t>)> fault;  // may throw in the middle of a forward
   int calls = 0;
+  AdapterId n_adapters = 0;
   std::int64_t last_position = -1;  // that any row was at
   std::vector<std::size_t> rows;    // per call
 
@@ -130,6 +140,7 @@ class ReferenceRunner final : public ModelRunner {
   const std::shared_ptr<Cells> cells_;
   std::vector<Entry> memory_;
   std::vector<float> logits_;
+  std::vector<AdapterId> adapters_;
 };
 
 }  // namespace agentkv::testing

@@ -66,6 +66,13 @@ class Rig {
 
   Tokens log(BranchId branch) { return engine.branch(branch).log; }
 
+  // What the runner computes a branch's history from: its tokens, or their keys where they have adapters.
+  Tokens keys(const Branch& branch) const {
+    std::vector<Token> room;
+    const auto keys = CacheKeys(options.info.vocab_size).of(branch.log, branch.adapters, room);
+    return {keys.begin(), keys.end()};
+  }
+
   std::vector<float> row(const Tokens& history) const {
     std::vector<float> row(static_cast<std::size_t>(options.info.vocab_size));
     program->model(history, row);
@@ -96,11 +103,10 @@ class Rig {
       if (!branch->job && !branch->offloaded()) CHECK(branch->length() - branch->n_cached <= 1);
       if (branch->next_logits) {
         CHECK_EQ(branch->n_cached, branch->length());
-        CHECK(*branch->next_logits == row(branch->log));
+        CHECK(*branch->next_logits == row(keys(*branch)));
       }
       CHECK_EQ(cells->seq_len(branch->seq), branch->n_cached);
-      CHECK(program->cached(branch->seq) ==
-            Tokens(branch->log.begin(), branch->log.begin() + static_cast<std::ptrdiff_t>(branch->n_cached)));
+      CHECK(program->cached(branch->seq) == first(keys(*branch), static_cast<std::size_t>(branch->n_cached)));
       live += branch->n_cached > 0;
       for (const Run& run : cells->seq_runs(branch->seq)) {
         for (Cell c = run.cell; c < run.cell + run.length; ++c) owned.insert(c);
@@ -118,6 +124,11 @@ class Rig {
   Engine engine;
   std::map<JobId, Finished> finished;
   std::vector<Emitted> emitted;
+
+  static Tokens first(Tokens tokens, std::size_t count) {
+    tokens.resize(count);
+    return tokens;
+  }
 
  private:
   static RigOptions fill(RigOptions options) {

@@ -12,6 +12,7 @@
 
 #include "core/cache_builders.h"
 #include "core/errors.h"
+#include "cpu/adapter.h"
 #include "cpu/blocks/block_experts.h"
 #include "cpu/blocks/block_linear.h"
 #include "cpu/kv_cache.h"
@@ -35,7 +36,6 @@ using ::executorch::aten::ScalarType;
 using ::executorch::aten::Tensor;
 
 constexpr std::size_t kMaxRank = 8;
-constexpr char kBackendId[] = "AgentKVCPU";
 constexpr char kTitle[] = "attention delegate";
 
 [[noreturn]] void refuse(const std::string& what) { throw InvalidTensor(std::string(kTitle) + ": " + what); }
@@ -45,6 +45,7 @@ class Call {
  public:
   Call(const Blob& blob, const MappedWeights& weights, CacheSlot& slot, et::Span<et::EValue*> args)
       : blob_(blob), weights_(weights), slot_(slot), args_(args) {
+    if (slot.adapters != nullptr) adapters_ = dynamic_cast<const cpu::AdapterRows*>(slot.adapters);
     if (args.size() != blob_.inputs.size() + blob_.outputs.size()) {
       refuse(std::to_string(args.size()) + " values for " + std::to_string(blob_.inputs.size()) + " inputs and " +
              std::to_string(blob_.outputs.size()) + " outputs");
@@ -114,12 +115,14 @@ class Call {
     codes.assign(x.data, x.tokens, x.dim, static_cast<std::size_t>(x.token_stride), parallel_for);
     cpu::linear(codes, weights_.of(op), constant(op.bias), y.data, static_cast<std::size_t>(y.token_stride),
                 parallel_for);
+    adapt(op.weight.name, x, y);
   }
   void operator()(const delegate::BlockLinear& op) {
     const cpu::HeadsView x = read(op.src);
     const cpu::MutableHeadsView y = write(op.dst);
     cpu::block_linear(x.data, static_cast<std::size_t>(x.token_stride), x.tokens, weights_.of(op), constant(op.bias),
                       y.data, static_cast<std::size_t>(y.token_stride), parallel_for);
+    adapt(op.weight.name, x, y);
   }
   void operator()(const delegate::BlockLookup& op) {
     const cpu::MutableHeadsView y = write(op.dst);
@@ -150,6 +153,11 @@ class Call {
   }
 
  private:
+  // Adds what the rows' adapters, if they have some, add to the layers of a weight.
+  void adapt(const std::string& weight, const cpu::HeadsView& x, const cpu::MutableHeadsView& y) const {
+    if (adapters_ != nullptr) cpu::add_adapters(*adapters_, weight, x, y, parallel_for);
+  }
+
   const Tensor& tensor(std::size_t index, DType dtype, std::size_t rank) const {
     if (!args_[index]->isTensor()) refuse("value " + std::to_string(index) + " is no tensor");
     const Tensor& t = args_[index]->toTensor();
@@ -225,6 +233,7 @@ class Call {
   const MappedWeights& weights_;
   CacheSlot& slot_;
   et::Span<et::EValue*> args_;
+  const cpu::AdapterRows* adapters_ = nullptr;
   std::int64_t n_tokens_ = -1;
   std::vector<float*> temps_;
 };
@@ -243,7 +252,7 @@ class CpuDelegate final : public LoadedDelegate {
 
 class CpuBackend final : public SlotBackend {
  public:
-  CpuBackend() : SlotBackend(kBackendId, kTitle) {}
+  CpuBackend() : SlotBackend(kCpuBackendId, kTitle) {}
 
  private:
   std::unique_ptr<LoadedDelegate> load(et::BackendInitContext& context,
@@ -258,7 +267,7 @@ void register_cpu_backend() {
   static CpuBackend backend;
   backend.register_once();
   CacheBuilderRegistry::instance().add_backend(
-      kBackendId, [](const CacheConfig& config, std::shared_ptr<StepPlanner> planner) {
+      kCpuBackendId, [](const CacheConfig& config, std::shared_ptr<StepPlanner> planner) {
         return std::make_shared<cpu::KvCache>(config, std::move(planner), parallel_for);
       });
 }

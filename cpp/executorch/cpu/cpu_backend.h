@@ -4,6 +4,8 @@
 
 namespace agentkv {
 
+inline constexpr char kCpuBackendId[] = "AgentKVCPU";
+
 // Registers the backend with ExecuTorch and the builders of its caches; harmless to call again. Throws Error when
 // ExecuTorch refuses.
 void register_cpu_backend();

@@ -252,5 +252,6 @@ def _manifest(
         weight_bytes=made.weights.bytes,
         weight_types=made.weights.types,
         weight_recipe=made.recipe,
+        linears=made.linears,
         exported_with=tool_versions(made.made_with),
     )

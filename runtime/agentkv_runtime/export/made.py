@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from agentkv_runtime.folder.manifest import FeatureInfo, WeightRecipe
+from agentkv_runtime.folder.manifest import FeatureInfo, LinearLayers, WeightRecipe
 from agentkv_runtime.folder.metadata import KvCacheMetadata
 
 __all__ = ["EMBEDDING_TITLE", "Made", "WeightFacts"]
@@ -39,3 +39,5 @@ class Made:
     """How block types were chosen; None if no blocks were made."""
     made_with: tuple[str, ...]
     """Packages that made the program."""
+    linears: dict[str, LinearLayers]
+    """Linear layers by the names of their weights, see `Manifest.linears`."""

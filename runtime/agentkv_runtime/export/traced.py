@@ -49,6 +49,7 @@ def _traced(
     source: Source, folder: Path, tokenizer: Tokenizer, options: Options, tokens: list[int], tell: Progress
 ) -> tuple[Made, Rows | None]:
     from agentkv_runtime.export.blocks.importance import calibration_windows
+    from agentkv_runtime.export.linear_table import noting_linears
     from agentkv_runtime.export.lower import lower_model
     from agentkv_runtime.export.opening import open_model
     from agentkv_runtime.export.quantization import Recipe
@@ -65,7 +66,7 @@ def _traced(
     with named_errors(source.weights, "cannot be loaded"):
         model, expected = open_model(source.weights, source.described, source.adapter, tokens)
     recipe = Recipe(options.quant, options.scales, options.int8, options.embedding)
-    with spilling_to(folder):
+    with spilling_to(folder), noting_linears() as linears:
         with named_errors(source.weights, "cannot be lowered"):
             lowered = lower_model(model, quant=recipe, **options.lowering(), calibration=windows, progress=tell)
         del model
@@ -81,6 +82,7 @@ def _traced(
         weights=WeightFacts(recipe.errors, recipe.bits, recipe.counts, recipe.bytes, recipe.kinds),
         recipe=recipe_of_blocks,
         made_with=TOOLS,
+        linears=linears,
     )
     del lowered
     if (folder / MODEL_NAME).stat().st_size > _LARGE:

@@ -19,6 +19,7 @@ __all__ = [
     "DType",
     "FeatureInfo",
     "Fingerprint",
+    "LinearLayers",
     "Manifest",
     "Positive",
     "Quantization",
@@ -55,6 +56,19 @@ class FeatureInfo(BaseModel):
     """Number of decoder layers after which each stream is taken."""
     width: Positive
     """Floats per row, all streams together."""
+
+
+class LinearLayers(BaseModel):
+    """Linear layers that are one product over a weight of the program."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    inputs: Positive
+    layers: tuple[tuple[str, Positive], ...]
+    """Name and number of outputs of each layer, in the order of the product's outputs."""
+    shared: bool = False
+    """Whether other products have weights of the same bytes, which the program has once; `layers` are then those of all
+    of them."""
 
 
 class Manifest(BaseModel):
@@ -107,6 +121,9 @@ class Manifest(BaseModel):
     weight_recipe: WeightRecipe | None = None
     """How the export chose the block types of weights: `fixed`, from what layers usually need, or `measured` on a text.
     None where it made no blocks, and in older exports."""
+    linears: dict[str, LinearLayers] = Field(default_factory=dict)
+    """Linear layers that LoRA adapters can be added to, by the names of their weights in the program. Empty for
+    programs whose linear layers are not our own instructions, and in older exports."""
     exported_with: dict[str, str] = Field(default_factory=dict)
     """Versions of the packages that made the program."""
 

@@ -23,7 +23,7 @@ from agentkv_runtime.folder.printable import printable
 from agentkv_runtime.folder.small_files import MOST_BYTES, open_regular
 from agentkv_runtime.hf.weight_files import weight_files
 
-__all__ = ["DTYPES", "Tensor", "open_tensors"]
+__all__ = ["DTYPES", "Tensor", "open_tensors", "tensors_of"]
 
 _DIMENSIONS = 8
 DTYPES: dict[str, np.dtype[Any]] = {
@@ -100,7 +100,7 @@ def open_tensors(folder: Path) -> dict[str, Tensor]:
     """
     found: dict[str, Tensor] = {}
     for path in weight_files(folder):
-        for tensor in _tensors(path):
+        for tensor in tensors_of(path):
             if tensor.name in found:
                 raise ExportError(
                     f"{path}: {printable(tensor.name)} is in {found[tensor.name].path.name}, too. Download the whole "
@@ -110,7 +110,8 @@ def open_tensors(folder: Path) -> dict[str, Tensor]:
     return found
 
 
-def _tensors(path: Path) -> Iterator[Tensor]:
+def tensors_of(path: Path) -> Iterator[Tensor]:
+    """Reads and checks the header of a file. Raises ExportError for a missing or damaged one."""
     header, start, state = _header(path)
     spans: list[tuple[int, int]] = []
     for name, entry in header.items():

@@ -1,7 +1,8 @@
-"""Reading and checking the `adapter_config.json` of a LoRA adapter."""
+"""Reading and checking the `adapter_config.json` of a LoRA adapter. Imports no torch."""
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,12 @@ from typing import Any
 from agentkv_runtime.errors import ExportError, UnsupportedModelError
 from agentkv_runtime.folder.small_files import read_object
 
-__all__ = ["INSTEAD", "read_adapter_config"]
+__all__ = ["INSTEAD", "PAIR", "PREFIX", "rank_of", "read_adapter_config", "scale_of"]
 
+PREFIX = "base_model.model."
+"""What peft puts before the names of modules."""
+PAIR = re.compile(r"(?P<module>.+)\.lora_(?P<kind>embedding_)?(?P<side>[AB])(\.weight)?")
+"""Name of one of the two matrices for a module."""
 INSTEAD = "Merge it with peft (merge_and_unload), save that model and export it"
 
 _BEGINNINGS = (True, False, "gaussian", "eva", "orthogonal")
@@ -18,7 +23,7 @@ _BEGINNINGS = (True, False, "gaussian", "eva", "orthogonal")
 
 
 def read_adapter_config(adapter: Path) -> dict[str, Any]:
-    """Reads `adapter_config.json` and checks that the adapter can be merged. Imports no torch.
+    """Reads `adapter_config.json` and checks that the adapter is one of plain LoRA.
 
     Raises ExportError for a folder without an adapter or with wrong numbers, UnsupportedModelError for adapters of
     other kinds than LoRA.
@@ -28,10 +33,10 @@ def read_adapter_config(adapter: Path) -> dict[str, Any]:
     config = read_object(adapter / "adapter_config.json", ExportError)
     kind = config.get("peft_type")
     if kind != "LORA":
-        raise UnsupportedModelError(f"{adapter}: an adapter of type {kind}; only LORA is merged. {INSTEAD}")
+        raise UnsupportedModelError(f"{adapter}: an adapter of type {kind}; only LORA is read. {INSTEAD}")
     more = [key for key in ("use_dora", "lora_bias", "alora_invocation_tokens", "use_qalora") if config.get(key)]
     if more:
-        raise UnsupportedModelError(f"{adapter}: uses {', '.join(more)}, which is not merged here. {INSTEAD}")
+        raise UnsupportedModelError(f"{adapter}: uses {', '.join(more)}, which is not read here. {INSTEAD}")
     begun = config.get("init_lora_weights", True)
     if begun not in _BEGINNINGS:
         raise UnsupportedModelError(
@@ -50,3 +55,23 @@ def read_adapter_config(adapter: Path) -> dict[str, Any]:
             except re.error as error:
                 raise ExportError(f"{adapter}: {patterns} has {pattern!r}, which is no pattern: {error}") from error
     return config
+
+
+def rank_of(config: dict[str, Any], module: str) -> float:
+    """The rank of a module's pair of matrices."""
+    return _patterned(config.get("rank_pattern"), module, config["r"])
+
+
+def scale_of(config: dict[str, Any], module: str) -> float:
+    """The factor of a module's change."""
+    rank = rank_of(config, module)
+    alpha = _patterned(config.get("alpha_pattern"), module, config["lora_alpha"])
+    return float(alpha / (math.sqrt(rank) if config.get("use_rslora") else rank))
+
+
+def _patterned(patterns: dict[str, float] | None, module: str, usual: float) -> float:
+    """The value of the first pattern that matches the end of a module's name, as in peft; `usual` if none does."""
+    for pattern, value in (patterns or {}).items():
+        if re.match(rf"(.*\.)?({pattern})$", module):
+            return value
+    return usual

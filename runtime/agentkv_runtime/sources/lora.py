@@ -6,7 +6,6 @@ is `lora_alpha / r`, or `lora_alpha / sqrt(r)` with `use_rslora`; weights that i
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Collection
 from pathlib import Path
@@ -18,12 +17,9 @@ from transformers import PreTrainedModel
 from agentkv_runtime.errors import ExportError, UnsupportedModelError
 from agentkv_runtime.hf.blocks import forget_blocks
 from agentkv_runtime.hf.weights import Weights
-from agentkv_runtime.sources.adapter_config import INSTEAD, read_adapter_config
+from agentkv_runtime.sources.adapter_config import INSTEAD, PAIR, PREFIX, rank_of, read_adapter_config, scale_of
 
 __all__ = ["LoraWeights", "merge_adapter"]
-
-_PREFIX = "base_model.model."
-_PAIR = re.compile(r"(?P<module>.+)\.lora_(?P<kind>embedding_)?(?P<side>[AB])(\.weight)?")
 
 
 class LoraWeights:
@@ -43,14 +39,14 @@ class LoraWeights:
         self._config = read_adapter_config(adapter)
         try:
             with safe_open(adapter / "adapter_model.safetensors", "pt") as file:
-                stored = {name.removeprefix(_PREFIX): file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                stored = {name.removeprefix(PREFIX): file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (OSError, SafetensorError) as error:
             raise ExportError(f"{adapter}: adapter_model.safetensors cannot be read: {error}") from error
         self._whole: dict[str, torch.Tensor] = {}
         self._pairs: dict[str, dict[str, torch.Tensor]] = {}
         there = set(base.names())
         for name, tensor in stored.items():
-            pair = _PAIR.fullmatch(name)
+            pair = PAIR.fullmatch(name)
             target = f"{pair['module']}.weight" if pair else re.sub(r"\.(modules_to_save|base_layer)(?=\.)", "", name)
             if target not in there:
                 raise UnsupportedModelError(f"{adapter}: changes {name}, which the model does not have. {INSTEAD}")
@@ -86,7 +82,7 @@ class LoraWeights:
 
     def _merged(self, name: str, weight: torch.Tensor) -> torch.Tensor:
         sides = {side: matrix.float() for side, matrix in self._pairs[name].items()}
-        rank = _patterned(self._config.get("rank_pattern"), name.removesuffix(".weight"), self._config["r"])
+        rank = rank_of(self._config, name.removesuffix(".weight"))
         for side, matrix in sides.items():
             inner = matrix.shape[0 if side.endswith("A") else -1] if matrix.dim() == 2 else None
             if inner != rank:
@@ -99,13 +95,8 @@ class LoraWeights:
         else:
             change = sides["B"] @ sides["A"]
             change = change.T if self._config.get("fan_in_fan_out") else change
-        change = change * self._scale(name.removesuffix(".weight"))
+        change = change * scale_of(self._config, name.removesuffix(".weight"))
         return weight + change if change.shape == weight.shape else change  # `load` says what does not fit
-
-    def _scale(self, module: str) -> float:
-        rank = _patterned(self._config.get("rank_pattern"), module, self._config["r"])
-        alpha = _patterned(self._config.get("alpha_pattern"), module, self._config["lora_alpha"])
-        return float(alpha / (math.sqrt(rank) if self._config.get("use_rslora") else rank))
 
 
 class _ModelWeights:
@@ -137,11 +128,3 @@ def merge_adapter(model: PreTrainedModel, adapter: Path) -> None:
         parameter = model.get_parameter(name)
         parameter.copy_(weight)
         forget_blocks(parameter)
-
-
-def _patterned(patterns: dict[str, float] | None, module: str, usual: float) -> float:
-    """The value of the first pattern that matches the end of a module's name, as in peft; `usual` if none does."""
-    for pattern, value in (patterns or {}).items():
-        if re.match(rf"(.*\.)?({pattern})$", module):
-            return value
-    return usual

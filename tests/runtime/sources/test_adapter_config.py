@@ -19,7 +19,7 @@ LORA = {"peft_type": "LORA", "r": 2, "lora_alpha": 4}
 @pytest.mark.parametrize(
     ("change", "error", "says"),
     [
-        ({"peft_type": "LOHA"}, UnsupportedModelError, "an adapter of type LOHA; only LORA is merged"),
+        ({"peft_type": "LOHA"}, UnsupportedModelError, "an adapter of type LOHA; only LORA is read"),
         ({"use_dora": True}, UnsupportedModelError, "uses use_dora"),
         ({"init_lora_weights": "pissa"}, UnsupportedModelError, "changes the weights that it is added to"),
         ({"init_lora_weights": "lora_ga"}, UnsupportedModelError, "changes the weights that it is added to"),

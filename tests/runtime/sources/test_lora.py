@@ -108,7 +108,7 @@ def test_refusals_come_before_anything_is_changed(tmp_path: Path) -> None:
     (half / "adapter_model.safetensors").write_bytes(b"cut")
     refused(half, ExportError, "adapter_model.safetensors cannot be read")
     (half / "adapter_config.json").write_text(json.dumps({"peft_type": "LOHA"}))
-    refused(half, UnsupportedModelError, "an adapter of type LOHA; only LORA is merged")
+    refused(half, UnsupportedModelError, "an adapter of type LOHA; only LORA is read")
 
 
 def test_an_embedding_that_the_head_shares_is_refused(tmp_path: Path) -> None:

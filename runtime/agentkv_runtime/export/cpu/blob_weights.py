@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 __all__ = ["Blocks", "Weight"]
@@ -20,6 +20,8 @@ class Weight:
     `[E, O, I]` and `[E, O, I / group]` for experts; at 32 bits a single float32 tensor."""
     name: str = ""
     """Name of the data; empty until the weights are packed."""
+    layers: list[tuple[str, int]] = field(default_factory=list)
+    """Name and number of outputs of each linear layer, in the order of `parts`; empty for lookups and experts."""
 
     def pack(self) -> bytes:
         """Packs the name (length and bytes), bits and group."""
@@ -38,6 +40,8 @@ class Blocks:
     `RowBlocks` of a file."""
     name: str = ""
     """Name of the data; empty until the weights are packed."""
+    layers: list[tuple[str, int]] = field(default_factory=list)
+    """Name and number of outputs of each linear layer, in the order of `parts`; empty for lookups and experts."""
 
     def pack(self) -> bytes:
         """Packs the name (length and bytes) and the type."""

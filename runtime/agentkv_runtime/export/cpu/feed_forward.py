@@ -52,19 +52,19 @@ class SplitMlp(nn.Module):
         super().__init__()
         width = gate_up.out_features // 2
         bias = gate_up.bias
-        self.gate, self.up = (
+        self.gate_proj, self.up_proj = (
             nn.Linear(gate_up.in_features, width, bias=bias is not None, device="meta") for _ in range(2)
         )
-        for layer, rows in ((self.gate, slice(0, width)), (self.up, slice(width, 2 * width))):
+        for layer, rows in ((self.gate_proj, slice(0, width)), (self.up_proj, slice(width, 2 * width))):
             layer.weight = _rows(gate_up.weight, rows)
             if bias is not None:
                 layer.bias = nn.Parameter(bias.detach()[rows].clone(), requires_grad=False)
-        self.down = down
+        self.down_proj = down
         self.activation = activation
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x `[..., hidden]` -> `[..., hidden]`."""
-        out: torch.Tensor = self.down(self.activation(self.gate(x)) * self.up(x))
+        out: torch.Tensor = self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))
         return out
 
 

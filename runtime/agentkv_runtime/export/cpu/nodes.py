@@ -31,6 +31,7 @@ __all__ = [
     "LINEARS",
     "LINEAR_ATTEND",
     "MULTIPLY",
+    "PARAMETER",
     "RMS_NORM",
     "ROPE",
     "ROPE_TABLE",
@@ -67,6 +68,8 @@ EXPERTS = frozenset({FLOAT_EXPERTS, INT8_EXPERTS, BLOCK_EXPERTS, WEIGHTED_SUM})
 GATE = edge.edge.agentkv.gate.default
 ADD = edge.edge.aten.add.Tensor
 MULTIPLY = edge.edge.aten.mul.Tensor
+PARAMETER = "agentkv_parameter"
+"""Key of a constant's `meta` that has its name in the traced model."""
 
 _VIEWS = frozenset(
     {

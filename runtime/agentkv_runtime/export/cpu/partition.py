@@ -24,6 +24,7 @@ from agentkv_runtime.export.cpu.nodes import (
     GATE,
     LINEAR_ATTEND,
     LINEARS,
+    PARAMETER,
     ROW_OPS,
     SCAN,
     gate_of,
@@ -35,6 +36,7 @@ from agentkv_runtime.export.cpu.packing import StreamedXnnpack, copied, pack_wei
 from agentkv_runtime.export.cpu.region import compile_region
 from agentkv_runtime.export.cpu.strided import RegionError
 from agentkv_runtime.export.delegates import computes_a_number
+from agentkv_runtime.export.linear_table import note_linears
 from agentkv_runtime.export.progress import Stage, reached
 from agentkv_runtime.hf.deferred import is_deferred, is_taken, taken
 
@@ -256,8 +258,11 @@ class AgentKVCPU(BackendDetails):  # type: ignore[misc]
         placeholders: list[fx.Node] = []
         nodes: list[fx.Node] = []
         outputs: list[Any] = []
+        signature = edge_program.graph_signature
+        parameters = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
         for node in edge_program.graph.nodes:
             if node.op == "placeholder":
+                node.meta[PARAMETER] = parameters.get(node.name, "")
                 if _constant(edge_program, node) is None:
                     placeholders.append(node)
             elif node.op == "call_function":
@@ -266,6 +271,7 @@ class AgentKVCPU(BackendDetails):  # type: ignore[misc]
                 outputs = list(node.args[0])
         program = compile_region(nodes, placeholders, outputs, lambda node: _constant(edge_program, node))
         weights = pack_weights(program.weights)
+        note_linears(program)
         for zeros in edge_program.state_dict.values():
             if is_deferred(zeros) and not is_taken(zeros):
                 taken(zeros)  # of symmetric codes, which the kernels do without

@@ -11,7 +11,7 @@ from torch import fx
 from agentkv_runtime.export.cpu.blob import BlockExpertLinear, BlockLinear, BlockLookup, ExpertLinear, Linear
 from agentkv_runtime.export.cpu.blob_weights import Blocks, Weight
 from agentkv_runtime.export.cpu.compiler import Compiler
-from agentkv_runtime.export.cpu.nodes import BLOCK_LINEAR, LINEAR, group_size
+from agentkv_runtime.export.cpu.nodes import BLOCK_LINEAR, LINEAR, PARAMETER, group_size
 from agentkv_runtime.export.cpu.strided import Value, rows_of
 
 __all__ = ["block_experts", "block_linear", "block_lookup", "float_experts", "int8_experts", "linear"]
@@ -29,7 +29,7 @@ def linear(c: Compiler, node: fx.Node, x: fx.Node, *_: object) -> Value:
     layers = [each for each in c.nodes if each.target == LINEAR and _layer_key(each) == _layer_key(node)]
     arguments: list[Any] = [layer.args for layer in layers]
     parts = [c.tensors(codes, scales) for _, codes, scales, *_ in arguments]
-    weight = Weight(arguments[0][5], group_size(node), parts)
+    weight = Weight(arguments[0][5], group_size(node), parts, layers=_titles(layers))
     whole, bias = _side_by_side(c, layers, [each[4] for each in arguments])
     c.emit(Linear(c.rows(x), rows_of(whole), weight, bias))
     return c.values[node]
@@ -42,10 +42,20 @@ def block_linear(c: Compiler, node: fx.Node, x: fx.Node, rows: fx.Node, bias: fx
         return c.values[node]
     layers = [each for each in c.nodes if each.target == BLOCK_LINEAR and (each.args[0], each.args[3]) == (x, kind)]
     arguments: list[Any] = [layer.args for layer in layers]
-    blocks = Blocks(int(kind), [c.tensor(each[1]) for each in arguments])
+    blocks = Blocks(int(kind), [c.tensor(each[1]) for each in arguments], layers=_titles(layers))
     whole, added = _side_by_side(c, layers, [each[2] for each in arguments])
     c.emit(BlockLinear(c.rows(x), rows_of(whole), blocks, added))
     return c.values[node]
+
+
+def _titles(layers: list[fx.Node]) -> list[tuple[str, int]]:
+    """Name and number of outputs of each layer; the name is that of its weight, which `AgentKVCPU` notes on nodes."""
+    titles = []
+    for layer in layers:
+        weight = layer.args[1]
+        name = weight.meta.get(PARAMETER, "") if isinstance(weight, fx.Node) else ""
+        titles.append((name.rpartition(".")[0], int(layer.meta["val"].shape[-1])))
+    return titles
 
 
 def _side_by_side(c: Compiler, layers: list[fx.Node], biases: list[fx.Node | None]) -> tuple[Value, int]:

@@ -219,7 +219,8 @@ class Decoder:
 
     def _linear(self, name: str) -> Layer:
         bias = f"{name}.bias"
-        return Layer(self.layers[name], partial(self._weights.floats, bias) if bias in self._weights.names() else None)
+        numbers = partial(self._weights.floats, bias) if bias in self._weights.names() else None
+        return Layer(self.layers[name], numbers, name)
 
     def _blocks(self, name: str) -> RowBlocks:
         blocks = self._weights.blocks(f"{name}.weight")
@@ -286,10 +287,11 @@ def _halves(layer: Layer) -> list[Layer]:
     """The two layers, first and second half of the outputs, that a fused layer consists of."""
     outputs, inputs = layer.outputs // 2, layer.blocks.shape[1]
     found = []
-    for half in (slice(0, outputs), slice(outputs, 2 * outputs)):
+    for half, part in ((slice(0, outputs), "gate"), (slice(outputs, 2 * outputs), "up")):
         rows = partial(_part, layer.blocks.rows, half)
         bias = None if layer.bias is None else partial(_part, layer.bias, half)
-        found.append(Layer(RowBlocks(layer.blocks.type, (outputs, inputs), rows), bias))
+        name = layer.name.replace("gate_up", part)
+        found.append(Layer(RowBlocks(layer.blocks.type, (outputs, inputs), rows), bias, name))
     return found
 
 

@@ -83,7 +83,7 @@ def write_directly(decoder: Decoder, source: Source, folder: Path, options: Opti
     if quantized:
         tell("quantising the weights")
     try:
-        write_program(
+        linears = write_program(
             decoder,
             folder / MODEL_NAME,
             options.max_tokens,
@@ -102,6 +102,7 @@ def write_directly(decoder: Decoder, source: Source, folder: Path, options: Opti
         weights=facts,
         recipe="fixed" if quantized else None,
         made_with=_TOOLS,
+        linears=linears,
     )
 
 

@@ -45,6 +45,7 @@ class Layer:
 
     blocks: RowBlocks
     bias: Numbers | None = None
+    name: str = ""
 
     @property
     def outputs(self) -> int:
@@ -165,7 +166,8 @@ class Region:
     def _product(self, x: View, layers: Sequence[Layer]) -> list[View]:
         widths = [layer.outputs for layer in layers]
         whole = self._new(sum(widths))
-        blocks = Blocks(layers[0].blocks.type, [layer.blocks for layer in layers])
+        titles = [(layer.name, layer.outputs) for layer in layers]
+        blocks = Blocks(layers[0].blocks.type, [layer.blocks for layer in layers], layers=titles)
         self._emit(BlockLinear(heads(x, 1), whole, blocks, self._bias(layers, widths)))
         return [columns(whole, end - width, width) for end, width in zip(accumulate(widths), widths, strict=True)]
 

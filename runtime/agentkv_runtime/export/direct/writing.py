@@ -25,6 +25,8 @@ from agentkv_runtime.export.cpu.blob_weights import Blocks
 from agentkv_runtime.export.direct import pte
 from agentkv_runtime.export.direct.decoder import Decoder
 from agentkv_runtime.export.direct.pte import Delegate, Kernel, Planned, ScalarType, Segment, Tensor
+from agentkv_runtime.export.linear_table import linear_table
+from agentkv_runtime.folder.manifest import LinearLayers
 from agentkv_runtime.folder.metadata import write_kv_cache_metadata
 from agentkv_runtime.gguf.weights import RowBlocks
 
@@ -43,8 +45,9 @@ Rows = npt.NDArray[np.uint8]
 
 def write_program(
     decoder: Decoder, path: Path, max_tokens: int, max_logits: int, wrote: Callable[[float], None]
-) -> None:
-    """Writes the program of a decoder; `wrote` gets the finished share of the weights, 0 to 1.
+) -> dict[str, LinearLayers]:
+    """Writes the program of a decoder; `wrote` gets the finished share of the weights, 0 to 1. Returns its linear
+    layers by the names of their weights.
 
     Raises OSError, and InvalidTensor for blocks that hold no numbers.
     """
@@ -67,6 +70,7 @@ def write_program(
             over += _size(weight)
             wrote(over / total)
         layout.write_front(file, list(named.items()))
+    return linear_table(regions)
 
 
 @dataclass

@@ -14,7 +14,6 @@ from .._aio.lock import Semaphore
 from .._context.model_pool import hold_no_model
 from .http.errors import ApiError, busy
 
-
 _waited: ContextVar[float] = ContextVar("_waited", default=0.0)  # seconds that this request waited for its model
 
 

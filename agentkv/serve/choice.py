@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def take_model(scope: Scope) -> str | None:
     """Takes `model` out of a request's query, as no endpoint knows it. Raises ApiError where it is there twice."""
     query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-    names = [value for name, value in query if name == "model"]
+    names: list[str] = [value for name, value in query if name == "model"]
     if not names:
         return None
     if len(set(names)) > 1:

@@ -55,7 +55,7 @@ class Counted:
         """Counts a Context that was just opened; the one before is closed."""
         if context is self._context:
             return
-        self._before, self._now = self.totals(), dict.fromkeys(_COUNTERS, 0.0)
+        self._before, self._now = dict(self.totals()), dict.fromkeys(_COUNTERS, 0.0)
         self._context, self.opens = context, self.opens + 1
 
     def read(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import anyio
@@ -42,15 +41,15 @@ class ServedModel:
     """One model of a server, and what outlives its closing.
 
     Attributes:
-        name: its own name; `settings.names` has others as well.
+        name: its own name; `settings.names` are those that clients may call it by.
         settings: of its `Server`s.
         server: while the model is open; a new one each time.
         branches: those that clients hold, which keep the model open; and the leases that they may have.
         counted: counters of all its Contexts.
     """
 
-    def __init__(self, settings: Settings, admission: Admission, ignored: Ignored, warm: Warm = _none) -> None:
-        self.name = settings.names[0]
+    def __init__(self, name: str, settings: Settings, admission: Admission, ignored: Ignored, warm: Warm) -> None:
+        self.name = name
         self.settings = settings
         self.server: Server | None = None
         self.branches = Branches(settings.most_branches, settings.branch_seconds, settings.lease_seconds)
@@ -95,19 +94,18 @@ class Models:
         began: when the server was started, in seconds since 1970.
     """
 
-    def __init__(self, settings: Settings, use: Use, own: Mapping[str, tuple[Settings, Warm]] | None = None) -> None:
-        """`own` has the settings of each of several models, and what it is opened with; None for a single one."""
+    def __init__(
+        self, settings: Settings, use: Use, own: Mapping[str, tuple[Settings, Warm]], several: bool = False
+    ) -> None:
+        """`own` has the settings of each model, and what it is opened with, by the name that `use` takes."""
         self.settings = settings
-        self.several = own is not None
+        self.several = several
         self.began = int(time.time())
         self.admission = Admission(settings.most_running, settings.most_waiting)
         self.metrics = Metrics(self)
         self.ignored = Ignored(self.metrics.ignored, settings.strict)
         self._use = use
-        self.all = [
-            ServedModel(each, self.admission, self.ignored, warm)
-            for each, warm in (own or {settings.names[0]: (settings, _none)}).values()
-        ]
+        self.all = [ServedModel(name, each, self.admission, self.ignored, warm) for name, (each, warm) in own.items()]
 
     def let_go(self, name: str) -> None:
         """Lets go of what would keep a model open that nobody uses, by its own name."""
@@ -172,11 +170,6 @@ def models_over(context: Context, settings: Settings) -> Models:
     async def use(name: str) -> AsyncIterator[Context]:
         yield context
 
-    models = Models(settings, use)
+    models = Models(settings, use, {settings.names[0]: (settings, _none)})
     models.all[0].server = models.all[0].begin(context)
     return models
-
-
-def settings_of(settings: Settings, name: str, call_threshold: float | None) -> Settings:
-    """Settings of one of several models."""
-    return replace(settings, names=(name,), call_threshold=call_threshold)

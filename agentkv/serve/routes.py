@@ -14,6 +14,9 @@ from .branches import endpoints as branches
 from .branches.leases import hold_lease
 from .branches.snapshots import Publish, publish_branch, show_snapshot
 from .branches.steering import steer_branch
+from .http.errors import ApiError
+from .http.middleware import MODELS
+from .models import Models
 from .openai.chat import create_chat_completion
 from .openai.chat_body import ChatRequest
 from .openai.completions import create_completion
@@ -21,9 +24,6 @@ from .openai.completions_body import CompletionRequest
 from .openai.models import list_models, refuse_embeddings, show_model
 from .openai.responses import create_response, delete_response, list_input_items, show_response
 from .openai.responses_body import ResponsesRequest
-from .http.errors import ApiError
-from .http.middleware import MODELS
-from .models import Models
 from .server import Server
 from .tokens import bodies as token_bodies
 from .tokens import endpoints as tokens

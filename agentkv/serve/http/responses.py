@@ -12,7 +12,6 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from ..._aio.tasks import FirstErrorGroup
-
 from .errors import ApiError, to_api_error
 
 if TYPE_CHECKING:

@@ -65,9 +65,9 @@ def strategy_called(name: Drafts, corpus: Path | None = None) -> Speculative:
 
 _SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>([KMGT]i?)?B)?", re.IGNORECASE)
 _UNITS = {
-    f"{prefix}{middle}b": base**power
-    for middle, base in (("", 1000), ("i", 1024))
-    for power, prefix in enumerate("kmgt", 1)
+    "b": 1,
+    **{f"{prefix}b": 1000**power for power, prefix in enumerate("kmgt", 1)},
+    **{f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", 1)},
 }
 
 
@@ -76,4 +76,4 @@ def byte_count(text: str) -> int:
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         raise typer.BadParameter(f"{text!r} is no size; give bytes, or as 6GiB or 500MB")
-    return int(float(found["number"]) * _UNITS.get((found["unit"] or "b").lower(), 1))
+    return int(float(found["number"]) * _UNITS[(found["unit"] or "b").lower()])

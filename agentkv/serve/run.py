@@ -92,18 +92,7 @@ async def _opened(
     """The models, closed with the stack; a single one is open."""
     if several is None:
         _say(f"opening {escaped(next(iter(models.values())).how['model'])} ...")
-    max_memory, idle = several or (None, None)
-    pool = ModelPool(
-        {name: each.how for name, each in models.items()}, max_memory, idle, lambda name: served.let_go(name)
-    )
-    own = {
-        name: (
-            replace(settings, names=(name,) if several else settings.names, call_threshold=each.call_threshold),
-            partial(_warm, each.warm),
-        )
-        for name, each in models.items()
-    }
-    served = Models(settings, pool.use, own, several=several is not None)
+    served, pool = models_of(models, several, settings)
     pool.start()
     stack.push_async_callback(pool.close)
     if several is None:
@@ -113,6 +102,24 @@ async def _opened(
             await stack.enter_async_context(record(context, trace))
         await model.over(context)
     return served
+
+
+def models_of(
+    models: Mapping[str, ModelOptions], several: Several | None, settings: Settings
+) -> tuple[Models, ModelPool]:
+    """The models of a server, and the pool that opens and closes them."""
+    max_memory, idle = several or (None, None)
+    how = {name: each.how for name, each in models.items()}
+    pool = ModelPool(how, max_memory, idle, lambda name: served.let_go(name))
+    own = {
+        name: (
+            replace(settings, names=(name,) if several else settings.names, call_threshold=each.call_threshold),
+            partial(_warm, each.warm),
+        )
+        for name, each in models.items()
+    }
+    served = Models(settings, pool.use, own, several=several is not None)
+    return served, pool
 
 
 async def _warm(files: Sequence[Path], context: Context) -> list[Branch]:

@@ -247,6 +247,7 @@ WIRE_CODES: Mapping[str, type[AgentKVError]] = {
     "context_full": ContextFull,
     "context_length_exceeded": PositionsExhausted,
     "invalid_rollback": InvalidRollback,
+    "model_not_found": ModelError,
     "other_model": RemoteError,
     "out_of_memory": OutOfMemory,
     "output_incomplete": OutputIncomplete,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import anyio
 
-from .._types.errors import ModelError
+from .._types.errors import OutOfMemory
 from .._types.log import log
 from .admission import Admission, request_timeout
 from .branches.registry import Branches
@@ -157,7 +157,9 @@ class Models:
     async def _opened(self, model: ServedModel, stack: AsyncExitStack) -> Server:
         try:
             return await model.over(await stack.enter_async_context(self._use(model.name)))
-        except ModelError as error:
+        except (ApiError, OutOfMemory):
+            raise
+        except Exception as error:  # whatever it is, it is no fault of the request
             log.error("a model cannot be opened", model=model.name, error=str(error), exc_info=error)
             what = f"model {model.name!r} cannot be opened; the server's log says why"
             raise ApiError("failed", what, "model_failed") from error

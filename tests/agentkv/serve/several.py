@@ -17,7 +17,7 @@ from agentkv.serve.run import Several, models_of
 from agentkv.serve.settings import ModelOptions
 from tests.waiting import PATIENCE
 
-SMALL = {"model": "nano", "capacity": 1024, "threads": 1}
+SMALL: dict[str, Any] = {"model": "nano", "capacity": 1024, "threads": 1}
 HI = [{"role": "user", "content": "Say hi"}]
 BODY: dict[str, Any] = {"messages": HI, "max_tokens": 4, "temperature": 0}
 CHAT = "/v1/chat/completions"

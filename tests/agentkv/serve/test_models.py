@@ -7,13 +7,13 @@ import random
 from typing import Any
 
 import anyio
-import anyio.lowlevel
 import httpx
 import pytest
 
 import agentkv as kv
 from tests.waiting import SOON, until
 
+from .conftest import serving
 from .several import BODY, CHAT, HI, SMALL, Site, serving_several
 
 pytestmark = pytest.mark.anyio
@@ -193,19 +193,17 @@ async def test_whoever_waits_for_memory_may_be_late_leave_or_be_told_to_stop() -
             await until(lambda: site.models.admission.waiting)
             await site.http.delete(f"/v1/branches/{held}")
         assert answers.pop().is_success
-        await branch(site, "b")
         async with anyio.create_task_group() as tasks:
-            for _ in range(1):
-                tasks.start_soon(site.ask, "a")
-            tasks.start_soon(stop_once_one_waits, site, answers)
-        assert site.models.admission.stopped
+            await branch(site, "b")
+            tasks.start_soon(ask_a, site, answers)
+            await until(lambda: site.models.admission.waiting)
+            await site.models.admission.drain(0)
+            await ask_a(site, answers)
+        assert [(each.status_code, each.json()["error"]["code"]) for each in answers] == [(503, "stopping")] * 2
 
 
-async def stop_once_one_waits(site: Site, answers: list[httpx.Response]) -> None:
-    await until(lambda: site.models.admission.waiting)
-    await site.models.admission.drain(0)
+async def ask_a(site: Site, answers: list[httpx.Response]) -> None:
     answers.append(await site.ask("a"))
-    assert answers[-1].status_code == 503
 
 
 async def test_the_queue_for_memory_is_bounded() -> None:
@@ -230,10 +228,11 @@ async def test_a_model_that_is_idle_is_closed() -> None:
 
 
 async def test_a_model_that_cannot_be_opened_is_told_by_name(tmp_path: Any) -> None:
-    async with serving_several("ab", own={"a": {"model": tmp_path}}) as site:
-        failed = await site.ask("a")
-        assert (failed.status_code, failed.json()["error"]["code"]) == (500, "model_failed")
-        assert str(tmp_path) not in failed.text
+    async with serving_several("abc", own={"a": {"model": tmp_path}, "c": {"kv_dtype": "fp7"}}) as site:
+        for model in "ac":
+            failed = await site.ask(model)
+            assert (failed.status_code, failed.json()["error"]["code"]) == (500, "model_failed")
+            assert str(tmp_path) not in failed.text
         assert (await site.ask("b")).is_success
 
 
@@ -272,10 +271,8 @@ async def test_a_key_for_some_models_knows_no_others() -> None:
         assert (await site.http.get("/v1/models")).status_code == 401
 
 
-async def test_one_of_several_answers_as_a_single_one(anyio_backend: str) -> None:
-    from .conftest import serving
-
-    async with serving(**SMALL_OPTIONS) as single, serving_several("nx") as site:
+async def test_one_of_several_answers_as_a_single_one() -> None:
+    async with serving(capacity=SMALL["capacity"]) as single, serving_several("nx") as site:
         for path, body in BY_BODY.items():
             if path in ("/v1/responses", "/v1/messages", CHAT, "/v1/completions", "/v1/branches"):
                 continue  # ids and times are in these
@@ -284,7 +281,20 @@ async def test_one_of_several_answers_as_a_single_one(anyio_backend: str) -> Non
             assert (one.status_code, one.content) == (other.status_code, other.content)
 
 
-SMALL_OPTIONS = {name: value for name, value in SMALL.items() if name != "model"}
+async def test_a_connected_context_is_of_the_model_that_it_names() -> None:
+    async with serving_several("ab") as site:
+        async with kv.Context.connect(site.url, model="b", backend="agentkv") as far:
+            branch = await far.branch("Who are you?")
+            made = await branch.generate(max_tokens=4, sampling=kv.Sampling(temperature=0))
+            await branch.publish("mine")
+            assert (await far.attach("mine")).tokens == branch.tokens
+        assert await site.opened() == "b"
+        with pytest.raises(kv.ModelError, match="there is no model 'd'; there is a, b"):
+            async with kv.Context.connect(site.url, model="d", backend="agentkv"):
+                pass
+    async with kv.Context.open(**SMALL) as ctx:
+        branch = await ctx.branch("Who are you?")
+        assert (await branch.generate(max_tokens=4, sampling=kv.Sampling(temperature=0))).tokens == made.tokens
 
 
 class Clients:
@@ -331,7 +341,7 @@ async def test_many_clients_with_memory_for_two_of_three_lose_nothing() -> None:
         await site.models.admission.idle()
         assert (site.models.admission.running, site.models.admission.waiting) == (0, 0)
         assert len(await site.opened()) <= 2
-    async with kv.Context.open(**SMALL) as ctx:  # type: ignore[arg-type]
+    async with kv.Context.open(**SMALL) as ctx:
         for word, text in clients.answers.items():
             branch = await ctx.branch([{"role": "user", "content": word}])
             made = await branch.generate(max_tokens=4, sampling=kv.Sampling(temperature=0))

@@ -61,6 +61,11 @@ class _Slot:
         )
 
 
+def hold_no_model() -> None:
+    """This task uses none of the models that whoever started it does."""
+    _held.set(())
+
+
 class ModelPool:
     """The models of `kv.open_models`, by name. Each is opened on its first use.
 

@@ -88,8 +88,8 @@ class ModelError(AgentKVError):
 
 
 class AdapterError(AgentKVError):
-    """A LoRA adapter that is missing, damaged, of an unsupported kind, of another model or in another Context, or a model
-    that adapters do not run beside."""
+    """A LoRA adapter that is missing, damaged, of an unsupported kind, of another model or in another Context, or a
+    model that adapters do not run beside."""
 
 
 class DraftMismatch(ModelError):
@@ -252,6 +252,7 @@ WIRE_CODES: Mapping[str, type[AgentKVError]] = {
     "context_full": ContextFull,
     "context_length_exceeded": PositionsExhausted,
     "invalid_rollback": InvalidRollback,
+    "model_not_found": ModelError,
     "other_model": RemoteError,
     "out_of_memory": OutOfMemory,
     "output_incomplete": OutputIncomplete,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -60,3 +61,19 @@ def strategy_called(name: Drafts, corpus: Path | None = None) -> Speculative:
         "suffix+mtp": spec.Mixed(suffix, spec.MTP()),
     }
     return strategies[name]
+
+
+_SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>([KMGT]i?)?B)?", re.IGNORECASE)
+_UNITS = {
+    "b": 1,
+    **{f"{prefix}b": 1000**power for power, prefix in enumerate("kmgt", 1)},
+    **{f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", 1)},
+}
+
+
+def byte_count(text: str) -> int:
+    """A number of bytes, as 6GiB, 500MB or 1048576. Raises typer.BadParameter."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise typer.BadParameter(f"{text!r} is no size; give bytes, or as 6GiB or 500MB")
+    return int(float(found["number"]) * _UNITS[(found["unit"] or "b").lower()])

@@ -1,38 +1,53 @@
-"""`agentkv serve`: a model as a server."""
+"""`agentkv serve`: models as a server."""
 
 from __future__ import annotations
 
 import ipaddress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from .._console.console import fail, reporting
 from .._types.extras import needs_extra
-from .._types.offload import Offload
 from .options import (
     CallFormatOption,
-    Drafts,
     PrefixCacheBytesOption,
     PrefixCacheOption,
     QuantOption,
     SteerCallsOption,
     ThreadsOption,
-    prefix_cache_options,
-    strategy_called,
+    byte_count,
 )
-
-if TYPE_CHECKING:
-    from .._model.drafters import Speculative
-
-Speculation = Literal["none", Drafts, "draft"]
+from .served_models import Speculation, given_models
 
 
 def serve(
     model: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Model folder or GGUF file, or a name, as qwen3:0.6b or nano.")
-    ],
+        list[str] | None,
+        typer.Argument(
+            metavar="FOLDER | NAME=FOLDER ...",
+            help="Model folder or GGUF file, or a name, as qwen3:0.6b or nano; of several each as NAME=FOLDER.",
+        ),
+    ] = None,
+    models: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Several models, each with options of its own, and keys for some of them (TOML)."
+        ),
+    ] = None,
+    max_memory: Annotated[
+        int | None,
+        typer.Option(
+            parser=byte_count,
+            metavar="SIZE",
+            help="Of several models, as 6GiB or in bytes: those used longest ago are closed for others.",
+        ),
+    ] = None,
+    idle: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="SECONDS", help="One of several models that nobody used for longer is closed."),
+    ] = None,
     host: Annotated[
         str, typer.Option(help="Address to listen on; others than this machine's own need a key.")
     ] = "127.0.0.1",
@@ -139,23 +154,56 @@ def serve(
 ) -> None:
     """Serve a model over HTTP, by OpenAI's and Anthropic's protocols: conversations become branches of one cache.
 
+    Several models (NAME=FOLDER ..., or --models FILE) are opened on their first request, and requests name one.
+
     SIGINT and SIGTERM let nobody in any more, wait for what runs, and end the server; a second one ends it at once.
     """
     with reporting(), needs_extra("serve"):
         import anyio
 
-        from ..serve.run import Listening, run
+        from ..serve.run import Listening, Several, run
         from ..serve.settings import Settings
-    if api_key is None and not insecure and not _is_loopback(host):
+    options = {
+        "capacity": capacity,
+        "kv_dtype": kv_dtype,
+        "retain": retain,
+        "window": window,
+        "sinks": sinks,
+        "quantize_after": quantize_after,
+        "speculative": speculative,
+        "draft": draft,
+        "corpus": corpus,
+        "warm": warm or [],
+        "prefix_cache": prefix_cache,
+        "prefix_cache_bytes": prefix_cache_bytes,
+        "quant": quant,
+        "threads": threads,
+        "call_format": call_format,
+        "rescue": rescue,
+        "steer_calls": steer_calls,
+        "call_threshold": call_threshold,
+        "offload": offload,
+        "offload_memory": offload_memory,
+    }
+    with reporting():
+        given = given_models(model or [], models, options)
+    if given.several and (name or trace):
+        fail("--name and --trace go with a single model")
+    if not given.several and (max_memory is not None or idle is not None):
+        fail("--max-memory and --idle go with several models, NAME=FOLDER ... or --models FILE")
+    has_keys = api_key is not None or bool(given.keys)
+    if not has_keys and not insecure and not _is_loopback(host):
         fail(f"{host} can be reached from other machines: set AGENTKV_API_KEY, or pass --insecure")
     if api_key == "":
         fail("the API key is empty; set one, or leave it out")
+    if api_key in given.keys:
+        fail("the API key for all models is also one for some; give each its own")
     settings = Settings(
-        names=tuple(name or [model.resolve().name if model.exists() else str(model)]),
+        names=tuple(name or given.tables),
         any_name=any_model,
         strict=strict,
-        call_threshold=call_threshold,
         api_key=api_key,
+        keys=given.keys,
         most_running=most_running,
         most_waiting=most_waiting,
         most_seconds=most_seconds,
@@ -164,27 +212,12 @@ def serve(
         branch_seconds=branch_seconds,
         lease_seconds=lease_seconds,
         origins=tuple(cors or ()),
-        hosts=(host, "localhost", "127.0.0.1", "[::1]", *(allow_host or ()))
-        if api_key is None and not insecure
-        else (),
+        hosts=(host, "localhost", "127.0.0.1", "[::1]", *(allow_host or ())) if not has_keys and not insecure else (),
     )
-    how = {
-        "capacity": capacity,
-        "kv_dtype": kv_dtype,
-        "retain": retain,
-        "window": window,
-        "sinks": sinks,
-        "quantize_after": quantize_after,
-        "speculative": _strategy(speculative, draft, corpus),
-        "quant": quant,
-        "threads": threads,
-        "call_format": call_format,
-        "rescue": "steer" if steer_calls else rescue,
-        "offload": Offload(folder=offload, memory_bytes=offload_memory, idle=0),
-        **prefix_cache_options(prefix_cache, prefix_cache_bytes),
-    }
     with reporting():
-        anyio.run(run, model, how, settings, warm or [], Listening(host, port, drain_seconds), trace)
+        told = {called: table.options() for called, table in given.tables.items()}
+        several = Several(max_memory, idle) if given.several else None
+        anyio.run(run, told, several, settings, Listening(host, port, drain_seconds), trace)
 
 
 def _is_loopback(host: str) -> bool:
@@ -192,15 +225,3 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _strategy(name: Speculation, draft: Path | None, corpus: Path | None) -> Speculative | None:
-    from .. import spec
-
-    if (name == "draft") != (draft is not None):
-        fail("--draft FOLDER goes with --speculative draft")
-    if corpus is not None and "suffix" not in name:
-        fail("--corpus FOLDER goes with --speculative suffix, suffix+eagle or suffix+mtp")
-    if draft is not None:
-        return spec.DraftModel(draft)
-    return strategy_called(name, corpus) if name != "none" and name != "draft" else None

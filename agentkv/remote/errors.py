@@ -18,6 +18,7 @@ from .._types.errors import (
     BranchNotFound,
     ContextClosed,
     InvalidInput,
+    ModelError,
     PositionsExhausted,
     RemoteError,
 )
@@ -86,7 +87,7 @@ def refusal(response: httpx.Response, body: bytes) -> Exception:
         error = error_of(host, {}, status)
     if isinstance(error, ContextClosed):  # the server's, which is not ours
         error = RemoteError(str(error), status)
-    if status == 404 and not isinstance(error, BranchNotFound):
+    if status == 404 and not isinstance(error, BranchNotFound | ModelError):
         error = RemoteError(f"{error}; {_WHICH}", status)
     return RetryableError(error, _seconds(response)) if status in BUSY else error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlencode
 
 import numpy as np
 from pydantic import Field, TypeAdapter
@@ -101,6 +102,7 @@ class AgentKV:
         self._model = model
         self._vocab_size = 0
         self._of_model: dict[str, str] = {}
+        self._query = "" if model is None else f"?{urlencode({'model': model})}"  # one of several
 
     def knows(self, facts: ServerInfo, vocab_size: int) -> None:
         """Sets the fingerprint, and the cache where all servers agree, that requests name.
@@ -112,11 +114,11 @@ class AgentKV:
 
     async def facts(self, http: ServerConnection) -> ServerInfo:
         """Facts about the server's model, with its tokenizer. Raises ModelError for a model that it does not have."""
-        told = await http.get("tokens", _SERVED)
+        told = await http.get(f"tokens{self._query}", _SERVED)
         names = told["names"]
         if self._model is not None and self._model not in names:
             raise ModelError(f"{http.host} has no model {self._model!r}; it has {', '.join(names)}")
-        files = (await http.get("tokens/tokenizer", _TOKENIZER))["files"]
+        files = (await http.get(f"tokens/tokenizer{self._query}", _TOKENIZER))["files"]
         known = {name: value for name, value in told.items() if name != "names"}
         return ServerInfo(model=self._model or names[0], tokenizer_files=files, **known)  # type: ignore[arg-type]
 
@@ -137,7 +139,7 @@ class AgentKV:
         }
         body |= self._of_model
         got_on = False
-        async with http.events("tokens", body, _EVENT) as events:
+        async with http.events(f"tokens{self._query}", body, _EVENT) as events:
             async for event in events:
                 if "error" in event:
                     raise event_error(http.host, event["error"], got_on=got_on)
@@ -154,11 +156,11 @@ class AgentKV:
     async def prefill(self, http: ServerConnection, tokens: list[int]) -> PrefillEvent:
         """Has the server prefill these tokens."""
         body = {"tokens": tokens} | self._of_model
-        return _fed(tokens, (await http.post("tokens/prefill", body, _PREFILLED))["cached"])
+        return _fed(tokens, (await http.post(f"tokens/prefill{self._query}", body, _PREFILLED))["cached"])
 
     async def logits(self, http: ServerConnection, tokens: list[int]) -> tuple[PrefillEvent, LogitsEvent]:
         """Next-token logits after these tokens, the server's whole row."""
-        body, headers = await http.post_for_bytes("tokens/logits", {"tokens": tokens} | self._of_model)
+        body, headers = await http.post_for_bytes(f"tokens/logits{self._query}", {"tokens": tokens} | self._of_model)
         cached = headers.get("x-cached", "")
         if len(body) != 4 * self._vocab_size or not (cached.isdecimal() and len(cached) < 10):
             raise bad_response(http.host, f"with {len(body)} bytes instead of {self._vocab_size} logits")
@@ -177,7 +179,7 @@ class AgentKV:
             fed = PrefillEvent(first.tokens + more.tokens, (first.cached or 0) + (more.cached or 0))
             return fed, Scores(scores.logprobs + others.logprobs)
         body = {"tokens": tokens, "choices": choices} | self._of_model
-        told = await http.post("tokens/select", body, _SELECTED)
+        told = await http.post(f"tokens/select{self._query}", body, _SELECTED)
         if len(told["logprobs"]) != len(choices):
             raise bad_response(http.host, f"with {len(told['logprobs'])} scores of {len(choices)} choices")
         return _fed(tokens, told["cached"]), Scores(told["logprobs"])
@@ -189,19 +191,18 @@ class AgentKV:
             "revision": publication.revision,
             "replaces": publication.replaces,
         }
-        told = await http.put(_path(name), body | self._of_model, publication.revision, _KEPT)
+        told = await http.put(self._path(name), body | self._of_model, publication.revision, _KEPT)
         return Published(told["revision"])
 
     async def attach(self, http: ServerConnection, name: str) -> Attached:
         """Gets the branch under a name. Raises RemoteError where the server's model has changed."""
-        told = await http.get(_path(name), _SNAPSHOT)
+        told = await http.get(self._path(name), _SNAPSHOT)
         if told["fingerprint"] != self._of_model["fingerprint"]:
             raise RemoteError(f"{http.host} has another model than the one that was connected to; connect again")
         return Attached(told["branch"], told["revision"])
 
-
-def _path(name: str) -> str:
-    return f"branches/{name}/snapshot"
+    def _path(self, name: str) -> str:
+        return f"branches/{name}/snapshot{self._query}"
 
 
 def _fed(tokens: list[int], cached: int) -> PrefillEvent:

@@ -3,13 +3,62 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
 
 import anyio
 
 from .._aio.lock import Semaphore
+from .._context.model_pool import hold_no_model
 from .http.errors import ApiError, busy
+
+_waited: ContextVar[float] = ContextVar("_waited", default=0.0)  # seconds that this request waited for its model
+
+
+def begin_request() -> None:
+    """A new request begins in this task, which may have come from that of another one."""
+    _waited.set(0.0)
+    hold_no_model()
+
+
+class Departures:
+    """The requests of one model that are at work: those that lack room for a prompt wait for another one's end.
+
+    Attributes:
+        running: number of them.
+        ended: number of those that have ended.
+    """
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.ended = 0
+        self._lacking = 0
+        self._left = anyio.Event()
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """One more request for the length of a block."""
+        self.running += 1
+        try:
+            yield
+        finally:
+            self.running -= 1
+            self.ended += 1
+            self._left.set()
+            self._left = anyio.Event()
+
+    async def next(self) -> bool:
+        """Waits until another request has ended. Returns False where none can: all others wait for the same."""
+        if self.running - self._lacking <= 1:
+            return False
+        self._lacking += 1
+        try:
+            await self._left.wait()
+        finally:
+            self._lacking -= 1
+        return True
 
 
 class Admission:
@@ -19,14 +68,12 @@ class Admission:
         self._places = Semaphore(most_running)
         self._most_waiting = most_waiting
         self._scopes: set[anyio.CancelScope] = set()  # of admitted requests
-        self._lacking = 0  # admitted requests that wait for another's end
-        self._left = anyio.Event()
+        self._scopes_of_waiting: set[anyio.CancelScope] = set()  # of those that wait for their model
         self._emptied = anyio.Event()
         self.over = anyio.Event()  # no request is admitted any more
         self.waiting = 0
         self.draining = False
         self.stopped = False
-        self.ended = 0  # number of admitted requests that have ended
 
     @property
     def running(self) -> int:
@@ -35,15 +82,12 @@ class Admission:
 
     @asynccontextmanager
     async def place(self, seconds: float) -> AsyncIterator[None]:
-        """Admits one request for at most `seconds`, waiting included.
+        """Admits one request for at most `seconds`, waiting included, for its model as well.
 
         Raises ApiError where too many wait or the server stops, and TimeoutError.
         """
-        if self.draining:
-            raise _stopping()
-        if not self._places.value and self.waiting >= self._most_waiting:
-            raise busy(f"{self.waiting} requests wait already; come back later", 1 + self.waiting // 16)
-        with anyio.fail_after(seconds):
+        self._check(bool(self._places.value))
+        with anyio.fail_after(seconds - _waited.get()):
             self.waiting += 1
             try:
                 await self._places.acquire()
@@ -61,16 +105,22 @@ class Admission:
             finally:
                 self._leave(scope)
 
-    async def wait_for_departure(self) -> bool:
-        """Waits until another request has ended. Returns False where none can: all others wait for the same."""
-        if self.running - self._lacking <= 1:
-            return False
-        self._lacking += 1
+    @contextmanager
+    def waits(self, seconds: float) -> Iterator[None]:
+        """A request that waits for its model in this block, before it asks for its place. Raises as `place` does."""
+        self._check(False)
+        scope, began = anyio.CancelScope(), time.monotonic()
+        self.waiting += 1
+        self._scopes_of_waiting.add(scope)
         try:
-            await self._left.wait()
+            with anyio.fail_after(seconds), scope:
+                yield
+            if scope.cancelled_caught:
+                raise _stopping()
         finally:
-            self._lacking -= 1
-        return True
+            self._scopes_of_waiting.discard(scope)
+            self.waiting -= 1
+            _waited.set(time.monotonic() - began)
 
     async def idle(self) -> None:
         """Waits until no admitted request is left."""
@@ -88,17 +138,20 @@ class Admission:
             await self.idle()
         late = len(self._scopes)
         self.stopped = True
-        for scope in self._scopes:
+        for scope in (*self._scopes, *self._scopes_of_waiting):
             scope.cancel()
         self.over.set()
         return late
 
+    def _check(self, free: bool) -> None:
+        if self.draining:
+            raise _stopping()
+        if not free and self.waiting >= self._most_waiting:
+            raise busy(f"{self.waiting} requests wait already; come back later", 1 + self.waiting // 16)
+
     def _leave(self, scope: anyio.CancelScope) -> None:
-        self.ended += 1
         self._scopes.discard(scope)
         self._places.release()
-        self._left.set()
-        self._left = anyio.Event()
         if not self._scopes:
             self._emptied.set()
             self._emptied = anyio.Event()

@@ -1,4 +1,4 @@
-"""The table of endpoints: which function answers at which path, and which body it reads."""
+"""The tables of endpoints: which function answers at which path, of which models, and which body it reads."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from .branches import endpoints as branches
 from .branches.leases import hold_lease
 from .branches.snapshots import Publish, publish_branch, show_snapshot
 from .branches.steering import steer_branch
+from .http.errors import ApiError
+from .http.middleware import MODELS
+from .models import Models
 from .openai.chat import create_chat_completion
 from .openai.chat_body import ChatRequest
 from .openai.completions import create_completion
@@ -32,27 +35,35 @@ if TYPE_CHECKING:
     from .http.body import Body
 
 
-async def health(server: Server, request: Request) -> Response:
+async def health(models: Models, request: Request) -> Response:
     """`GET /health`: 200 while requests are taken, 503 once the server stops."""
-    draining = server.admission.draining
+    draining = models.admission.draining
     return JSONResponse({"status": "stopping" if draining else "ok"}, 503 if draining else 200)
 
 
-async def metrics(server: Server, request: Request) -> Response:
+async def metrics(models: Models, request: Request) -> Response:
     """`GET /metrics`: counters in Prometheus' text format."""
-    return Response(server.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    if MODELS in request.scope:
+        raise ApiError("denied", "this key is for some models, and metrics tell of all of them", "key_of_some_models")
+    return Response(models.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 Endpoint: TypeAlias = Callable[[Server, "Request"], Awaitable[Response]]
+EndpointOfAll: TypeAlias = Callable[[Models, "Request"], Awaitable[Response]]
 
-ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
+OF_ALL: Mapping[tuple[str, str], EndpointOfAll] = {
     ("GET", "/health"): health,
     ("GET", "/metrics"): metrics,
     ("GET", "/v1/models"): list_models,
     ("GET", "/v1/models/{model}"): show_model,
+    ("POST", "/v1/embeddings"): refuse_embeddings,
+    ("GET", "/v1/leases/{lease}"): hold_lease,
+}
+"""Endpoints that need no open model."""
+
+OF_A_MODEL: Mapping[tuple[str, str], Endpoint] = {
     ("POST", "/v1/chat/completions"): create_chat_completion,
     ("POST", "/v1/completions"): create_completion,
-    ("POST", "/v1/embeddings"): refuse_embeddings,
     ("POST", "/v1/messages"): create_message,
     ("POST", "/v1/messages/count_tokens"): count_tokens,
     ("POST", "/tokenize"): tokenize,
@@ -76,7 +87,6 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
     ("POST", "/v1/branches/{branch}/steer"): steer_branch,
     ("GET", "/v1/branches/{branch}/snapshot"): show_snapshot,
     ("PUT", "/v1/branches/{branch}/snapshot"): publish_branch,
-    ("GET", "/v1/leases/{lease}"): hold_lease,
     ("GET", "/v1/tokens"): tokens.show_facts,
     ("GET", "/v1/tokens/tokenizer"): tokens.show_tokenizer,
     ("POST", "/v1/tokens"): tokens.generate_tokens,
@@ -84,6 +94,8 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
     ("POST", "/v1/tokens/logits"): tokens.logits_of_tokens,
     ("POST", "/v1/tokens/select"): tokens.select_tokens,
 }
+
+ENDPOINTS: Mapping[tuple[str, str], Endpoint | EndpointOfAll] = {**OF_ALL, **OF_A_MODEL}
 
 BODIES: Mapping[Endpoint, type[Body]] = {
     create_chat_completion: ChatRequest,

@@ -1,4 +1,4 @@
-"""Runs a server from opening its model to its last response."""
+"""Runs a server from opening its models to its last response."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ import signal
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 
 from .._console.console import escaped, stdout
-from .._context.context import Context
+from .._context.model_pool import ModelPool
 from .._types.errors import InvalidInput, SnapshotMismatch
 from ..trace import record
-from .app import application
+from .app import application_of
 from .http.listener import bind_socket, listener
+from .models import Models
 
 if TYPE_CHECKING:
     import uvicorn
@@ -25,8 +28,9 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from .._context.branch import Branch
-    from .server import Server
-    from .settings import Settings
+    from .._context.context import Context
+    from .admission import Admission
+    from .settings import ModelOptions, Settings
 
 
 class Listening(NamedTuple):
@@ -37,41 +41,89 @@ class Listening(NamedTuple):
     drain_seconds: float
 
 
+class Several(NamedTuple):
+    """How several models share the memory, as `kv.open_models` takes it."""
+
+    max_memory: int | None
+    idle: float | None
+
+
 async def run(
-    model: Path,
-    how: Mapping[str, Any],
+    models: Mapping[str, ModelOptions],
+    several: Several | None,
     settings: Settings,
-    warm: Sequence[Path],
     listening: Listening,
     trace: Path | None,
 ) -> None:
-    """Serves a model until SIGINT or SIGTERM.
+    """Serves models until SIGINT or SIGTERM.
 
-    Raises as `Context.open` and `Context.load_all` do, and InvalidInput for an address that cannot be bound.
+    A single one is open from the start to the end; each of `several` is opened on its first request.
+
+    Raises as `Context.open` and `Context.load_all` do for a single one, and InvalidInput for what is out of range, and
+    for an address that cannot be bound.
 
     Args:
-        model: what `Context.open` opens, with the options `how`.
+        models: the models by name, the first one first.
+        several: None for a single model.
         settings: configuration of the server.
-        warm: files of saved branches with messages; conversations with the same beginning fork them.
         listening: address, and the seconds for draining.
-        trace: file for a recording of the whole run; None for no recording.
+        trace: file for a recording of the whole run of a single model; None for no recording.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     with bind_socket(listening.host, listening.port) as sock:
-        _say(f"opening {escaped(model)} ...")
         async with AsyncExitStack() as stack:
-            context = await stack.enter_async_context(Context.open(model, **how))
-            if trace is not None:
-                await stack.enter_async_context(record(context, trace))
-            app = application(context, settings)
-            for path in warm:
-                for branch in (await _loaded(context, path)).values():
-                    app.state.server.warm(branch)
+            served = await _opened(models, several, settings, trace, stack)
+            app = application_of(served)
             host, port = sock.getsockname()[:2]
             shown = f"[{host}]" if ":" in host else host
-            _say(f"serving {escaped(settings.names[0])} at http://{shown}:{port}/v1 (Ctrl-C to stop)")
-            await _serve(app, app.state.server, sock, listening.drain_seconds)
+            names = ", ".join(models) if several else settings.names[0]
+            _say(f"serving {escaped(names)} at http://{shown}:{port}/v1 (Ctrl-C to stop)")
+            await _serve(app, served.admission, sock, listening.drain_seconds)
     _say("stopped")
+
+
+async def _opened(
+    models: Mapping[str, ModelOptions],
+    several: Several | None,
+    settings: Settings,
+    trace: Path | None,
+    stack: AsyncExitStack,
+) -> Models:
+    """The models, closed with the stack; a single one is open."""
+    if several is None:
+        _say(f"opening {escaped(next(iter(models.values())).how['model'])} ...")
+    served, pool = models_of(models, several, settings)
+    pool.start()
+    stack.push_async_callback(pool.close)
+    if several is None:
+        [model] = served.all
+        context = await stack.enter_async_context(pool.use(model.name))
+        if trace is not None:
+            await stack.enter_async_context(record(context, trace))
+        await model.over(context)
+    return served
+
+
+def models_of(
+    models: Mapping[str, ModelOptions], several: Several | None, settings: Settings
+) -> tuple[Models, ModelPool]:
+    """The models of a server, and the pool that opens and closes them."""
+    max_memory, idle = several or (None, None)
+    how = {name: each.how for name, each in models.items()}
+    pool = ModelPool(how, max_memory, idle, lambda name: served.let_go(name))
+    own = {
+        name: (
+            replace(settings, names=(name,) if several else settings.names, call_threshold=each.call_threshold),
+            partial(_warm, each.warm),
+        )
+        for name, each in models.items()
+    }
+    served = Models(settings, pool.use, own, several=several is not None)
+    return served, pool
+
+
+async def _warm(files: Sequence[Path], context: Context) -> list[Branch]:
+    return [branch for path in files for branch in (await _loaded(context, path)).values()]
 
 
 async def _loaded(context: Context, path: Path) -> Mapping[str, Branch]:
@@ -85,28 +137,28 @@ async def _loaded(context: Context, path: Path) -> Mapping[str, Branch]:
     return branches
 
 
-async def _serve(app: ASGIApp, server: Server, sock: socket.socket, drain_seconds: float) -> None:
+async def _serve(app: ASGIApp, admission: Admission, sock: socket.socket, drain_seconds: float) -> None:
     server_of_http = listener(app)
     async with anyio.create_task_group() as group:
-        group.start_soon(_until_told, group, server_of_http, server, drain_seconds)
+        group.start_soon(_until_told, group, server_of_http, admission, drain_seconds)
         await server_of_http.serve(sockets=[sock])
         group.cancel_scope.cancel()
 
 
-async def _until_told(group: TaskGroup, http: uvicorn.Server, server: Server, drain_seconds: float) -> None:
+async def _until_told(group: TaskGroup, http: uvicorn.Server, admission: Admission, drain_seconds: float) -> None:
     """Drains the server at the first signal and stops it at the second."""
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async for _ in signals:
-            if server.admission.draining:
+            if admission.draining:
                 http.force_exit = http.should_exit = True
                 return
-            running = server.admission.running
+            running = admission.running
             _say(f"stopping: {running} requests are at work" if running else "stopping")
-            group.start_soon(_drain, http, server, drain_seconds)
+            group.start_soon(_drain, http, admission, drain_seconds)
 
 
-async def _drain(http: uvicorn.Server, server: Server, seconds: float) -> None:
-    late = await server.admission.drain(seconds)
+async def _drain(http: uvicorn.Server, admission: Admission, seconds: float) -> None:
+    late = await admission.drain(seconds)
     if late:
         _say(f"{late} requests were not done within {seconds:g} s, and were told so")
     http.should_exit = True

@@ -1,8 +1,7 @@
-"""State shared by all protocols of one server: the Context, admission control, and cached conversations."""
+"""State shared by all protocols of one open model: the Context, its requests, and cached conversations."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -19,14 +18,11 @@ from .._context.handle import core_of, handle_of
 from .._context.overflow import most_cells
 from .._context.prefill import PromptNeeds, PromptPrefill, Source, Underway
 from .._types.errors import BranchClosed, ContextFull, OutOfMemory, TooManyBranches
-from .admission import Admission, request_timeout
-from .branches.registry import Branches
+from .admission import Admission, Departures, request_timeout
 from .completion import ReplyRequest
 from .conversations import CachedConversation, ConversationCache, digest_of, prefix_keys, reasoning_conflicts
 from .fitting import fitted
 from .http.errors import ApiError, advised, error_param
-from .http.ignored import Ignored
-from .metrics import Metrics
 from .prompts import Begin, Reading, check_reply, untold
 from .settings import Settings
 
@@ -35,6 +31,8 @@ if TYPE_CHECKING:
     from .._context.context import Context
     from .._context.overflow import Room
     from .._state.branch_state import BranchState
+    from .branches.registry import Branches
+    from .http.ignored import Ignored
     from .reply import Reply
 
 T = TypeVar("T")
@@ -68,36 +66,29 @@ class Prompted:
 
 
 class Server:
-    """One Context behind any number of protocols; overflow policy of all its branches."""
+    """One Context behind any number of protocols; overflow policy of all its branches.
 
-    def __init__(self, context: Context, settings: Settings) -> None:
+    It ends with its Context. What all models of a process share, and what outlives a model that is closed, is made by
+    `Models` and given to it.
+    """
+
+    def __init__(
+        self, context: Context, settings: Settings, admission: Admission, ignored: Ignored, branches: Branches
+    ) -> None:
         self.context = context
         self.settings = settings
-        self.admission = Admission(settings.most_running, settings.most_waiting)
+        self.admission = admission
+        self.ignored = ignored
+        self.branches = branches
         self.cache = ConversationCache(settings.most_kept)
-        self.branches = Branches(settings.most_branches, settings.branch_seconds, settings.lease_seconds)
-        self.began = int(time.time())
         self._underway = Underway()
-        self._warm: dict[str, CachedConversation] = {}  # kept open as long as the server runs
-        self.metrics = Metrics(self)
-        self.ignored = Ignored(self.metrics.ignored, settings.strict)
+        self._requests = Departures()
+        self._warm: dict[str, CachedConversation] = {}  # kept open as long as the model is
 
     @property
     def fingerprint(self) -> str:
         """Short fingerprint of the model, in OpenAI's form."""
         return "fp_" + self.context.model_info.fingerprint.rpartition(":")[2][:12]
-
-    def check_model(self, name: str, known: str | None = None) -> None:
-        """Raises ApiError for a name that is not the model's. Unless the server is strict, names that begin with
-        `known` pass as well: clients ask for a second model that nobody configured."""
-        names = self.settings.names
-        if name in names or self.settings.any_name:
-            return
-        if known is not None and name.startswith(known) and not self.ignored.strict:
-            self.ignored.note(f"models called {known}...", f"{names[0]} answers", name)
-            return
-        what = f"there is no model {name!r}; there is {', '.join(names)}"
-        raise ApiError("missing", what, "model_not_found", "model")
 
     def checked(self, reply_request: ReplyRequest) -> ReplyRequest:
         """Applies the server's settings and fits the request to the model. Raises ApiError for what the model cannot
@@ -110,7 +101,8 @@ class Server:
         """Admits one request for the length of a block. Raises ApiError and TimeoutError."""
         seconds = request_timeout(headers.get("x-request-timeout"), self.settings.most_seconds)
         async with self.admission.place(seconds):
-            yield
+            with self._requests.one():
+                yield
 
     @asynccontextmanager
     async def prompted(
@@ -191,34 +183,38 @@ class Server:
         prompted.keep(names[-1], promised=False)
 
     def warm(self, branch: Branch) -> None:
-        """Keeps a branch as long as the server runs, for all conversations with the same beginning."""
+        """Keeps a branch as long as the model is open, for all conversations with the same beginning."""
         conversation = handle_of(branch).state.conversation
         given = _about(conversation.tools, conversation.template)
         if names := prefix_keys([message.as_openai() for message in branch.messages], given):
             self._warm[names[-1]] = CachedConversation(branch, pinned=True)
 
+    def close_kept(self) -> None:
+        """Closes all conversations that wait to be gone on with, the `warm` ones too."""
+        while self.cache.close_oldest():
+            pass
+        for kept in self._warm.values():
+            kept.branch.close()
+        self._warm.clear()
+
     async def with_room(self, verb: Callable[[], Awaitable[T]]) -> T:
         """Runs a verb, and again after each time that room was made. Raises ApiError where the prompt can never fit."""
         while True:
-            ended = self.admission.ended
+            ended = self._requests.ended
             try:
                 return await verb()
             except TooManyBranches:
                 if (
                     not (self.branches.close_idle() or self.cache.close_oldest())
-                    and self.admission.ended == ended  # no request ended meanwhile
-                    and not await self.admission.wait_for_departure()
+                    and self._requests.ended == ended  # no request ended meanwhile
+                    and not await self._requests.next()
                 ):
                     raise
             except (ContextFull, OutOfMemory) as error:
                 if getattr(error, "hopeless", False):
                     raise _too_long(error) from error
-                if (
-                    not await self._evict_one()
-                    and self.admission.ended == ended
-                    and not await self.admission.wait_for_departure()
-                ):
-                    if len(self.branches) or self.admission.running > 1:
+                if not await self._evict_one() and self._requests.ended == ended and not await self._requests.next():
+                    if len(self.branches) or self._requests.running > 1:
                         raise
                     raise _too_long(error) from error
             await anyio.lowlevel.checkpoint()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -10,9 +13,10 @@ class Settings:
     """Names, keys and limits of a server; frozen.
 
     Attributes:
-        names: what clients may call the model; the first one is its own.
+        names: what clients may call the model; the first one is its own. Of several models the name of each.
         any_name: whether any other name is accepted as well.
-        api_key: key that clients must send; None admits all of them.
+        api_key: key that clients must send; None admits all of them, unless there are `keys`.
+        keys: further keys, each with the models that it is for; other models are unknown to who sends it.
         most_running: requests that the model works on at one time.
         most_waiting: requests that wait for their turn; further ones are refused with 429.
         most_seconds: longest time of a request in seconds, waiting included; clients may lower it by
@@ -32,6 +36,7 @@ class Settings:
 
     names: tuple[str, ...]
     api_key: str | None = None
+    keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
     most_running: int = 64
     most_waiting: int = 256
     most_seconds: float = 600.0
@@ -46,3 +51,24 @@ class Settings:
     any_name: bool = False
     call_threshold: float | None = None
     strict: bool = False
+
+    @property
+    def all_keys(self) -> dict[str, Sequence[str] | None]:
+        """Keys that clients may send, each with its models; None for all of them. Empty where none is needed."""
+        whole: dict[str, Sequence[str] | None] = {} if self.api_key is None else {self.api_key: None}
+        return {**self.keys, **whole}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
+    """One model of a server.
+
+    Attributes:
+        how: arguments of `Context.open`, the model among them.
+        warm: files of saved branches with messages; conversations with the same beginning fork them.
+        call_threshold: as of `Settings`.
+    """
+
+    how: Mapping[str, Any]
+    warm: Sequence[Path] = ()
+    call_threshold: float | None = None

@@ -51,7 +51,6 @@ def reply_request_of(server: Server, body: CountRequest) -> ReplyRequest:
 async def count_tokens(server: Server, request: Request) -> Response:
     """`POST /v1/messages/count_tokens`: number of prompt tokens that `usage` of the same request would report."""
     body = await read_body(server, request, CountRequest)
-    server.check_model(body.model, known="claude-")
     reply_request, errors = reply_request_of(server, body), AnthropicErrors()
 
     async def counted() -> Response:
@@ -65,7 +64,6 @@ async def count_tokens(server: Server, request: Request) -> Response:
 async def create_message(server: Server, request: Request) -> Response:
     """`POST /v1/messages`: a conversation in, one message out."""
     body = await read_body(server, request, MessageRequest)
-    server.check_model(body.model, known="claude-")
     errors = AnthropicErrors()
     message = _Message(server, body, request, errors)
     if body.stream:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field
 
@@ -258,6 +258,8 @@ class Metadata(Body):
 
 class CountRequest(Body):
     """A conversation whose tokens are counted."""
+
+    known_models: ClassVar[str | None] = "claude-"
 
     model: str
     messages: Annotated[list[AnthropicMessageBody], Field(min_length=1)]

@@ -84,8 +84,10 @@ class PromptBody(Body):
 
 
 class Create(PromptBody):
-    """`POST /v1/branches`. Without a prompt the branch is empty. `name` becomes its id; it ends with its `lease`."""
+    """`POST /v1/branches`. Without a prompt the branch is empty. `name` becomes its id; it ends with its `lease`.
+    `model` is one of several that the server has."""
 
+    model: str | None = None
     name: Name | None = None
     lease: Name | None = None
     tools: list[dict[str, Any]] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response
@@ -16,19 +17,21 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from ..http.responses import Emit
-    from ..server import Server
+    from ..models import Models
 
 
-async def hold_lease(server: Server, request: Request) -> Response:
+async def hold_lease(models: Models, request: Request) -> Response:
     """`GET /v1/leases/{lease}`: holds a lease by an open stream of server-sent events.
 
-    With the connection the lease ends, and its branches are closed.
+    With the connection the lease ends, and its branches are closed, of whatever model.
     """
-    lease = checked(bodies.LeaseBody, dict(request.path_params), server.ignored).lease
-    over = server.admission.over
+    lease = checked(bodies.LeaseBody, dict(request.path_params), models.ignored).lease
+    over, usable = models.admission.over, models.usable(request)
 
     async def stream(emit: Emit) -> None:
-        with server.branches.leased(lease):
+        with ExitStack() as stack:
+            for model in usable:
+                stack.enter_context(model.branches.leased(lease))
             await emit(json.dumps({"lease": lease}), "begin")
             await over.wait()
 

@@ -106,6 +106,10 @@ class Branches:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def held(self) -> bool:
+        """Whether clients hold open branches, or are about to."""
+        return self._coming > 0 or any(not entry.branch.closed for entry in self._entries.values())
+
     def named(self) -> list[BranchEntry]:
         """Branches whose names clients chose, oldest first."""
         self.close_idle()

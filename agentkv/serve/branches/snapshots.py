@@ -33,8 +33,9 @@ Revision = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
 
 class Publish(Body):
     """`PUT .../snapshot`: the branch gets this name and `revision`. A present branch of that name is replaced if its
-    revision is one of `replaces`."""
+    revision is one of `replaces`. `model` is one of several that the server has."""
 
+    model: str | None = None
     branch: dict[str, Any]
     revision: Revision
     replaces: Annotated[list[Revision], Field(max_length=256)] = []  # noqa: RUF012 - pydantic copies it

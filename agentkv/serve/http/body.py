@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import anyio
 from pydantic import BaseModel, ConfigDict
@@ -16,7 +16,8 @@ from .leniency import checked
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from ..server import Server
+    from ..settings import Settings
+    from .ignored import Ignored
 
 
 BODY_SECONDS = 60.0
@@ -27,19 +28,43 @@ MOST_STOPS = 128  # stop strings of a request
 
 class Body(BaseModel):
     """Base of request bodies. Unknown fields are refused, unless they are empty or known to change no answer
-    (`ignored`)."""
+    (`ignored`).
+
+    Attributes:
+        known_models: what names of models begin with that mean the first model, unless the server is strict.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
+    known_models: ClassVar[str | None] = None
+
+
+class Reader(Protocol):
+    """What bodies are read by: `Server` and `Models`."""
+
+    @property
+    def settings(self) -> Settings:
+        """Says how large they may be."""
+
+    @property
+    def ignored(self) -> Ignored:
+        """Says what is left out of them."""
 
 
 B = TypeVar("B", bound=Body)
 
 
-async def read_body(server: Server, request: Request, kind: type[B]) -> B:
-    """Reads and checks the body of a request.
+async def read_body(server: Reader, request: Request, kind: type[B]) -> B:
+    """Reads and checks the body of a request, once: what chooses the model has read it before the endpoint does.
 
     Raises ApiError for a body that is too large, too slow, no JSON, or not of the shape `kind`.
     """
+    body = getattr(request.state, "body", None)
+    if not isinstance(body, kind):
+        body = request.state.body = await _read_body(server, request, kind)
+    return body
+
+
+async def _read_body(server: Reader, request: Request, kind: type[B]) -> B:
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         # Pages of other origins can post other types without a CORS preflight.
         raise ApiError("media", "the content-type must be application/json", "unsupported_media_type")

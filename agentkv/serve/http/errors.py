@@ -116,6 +116,10 @@ _KINDS: tuple[tuple[type[Exception], Kind], ...] = (
 # Advice of the SDK to its users, and the advice for clients or operators of a server in its place.
 ADVICE: tuple[tuple[str, str], ...] = (
     ("open the Context with a larger capacity", "start the server with a larger --capacity"),
+    (
+        "raise it, or open the model with less capacity",
+        "start the server with a larger --max-memory, or give this model less capacity",
+    ),
     ("open a larger cache", "start the server with a larger --capacity"),
     ("make an empty branch with `branch()`", "make an empty branch: leave the prompt out"),
     ("pass a string that spells the conversation out", "send a text that spells the conversation out"),

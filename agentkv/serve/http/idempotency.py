@@ -99,6 +99,9 @@ class StoredAnswers:
     def __len__(self) -> int:
         return len(self._by_key)
 
+    def __contains__(self, key: str | None) -> bool:
+        return key in self._by_key
+
     def recording(self, key: str, digest: bytes) -> tuple[RecordedAnswer, bool]:
         """Returns the recording of a key, and whether it is new. Raises ApiError for a key of another request, and for
         a dropped answer."""

@@ -13,7 +13,7 @@ from ..._types.show import preview
 from .errors import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -22,19 +22,27 @@ if TYPE_CHECKING:
 
 OPEN = ("/health",)
 ENDPOINT = "agentkv.endpoint"  # key of a scope: the endpoint's path template
+MODEL = "agentkv.model"  # the model that answers
+MODELS = "agentkv.models"  # those that the request's key may use; not there for all
 
 
 class ApiKeyMiddleware:
-    """ASGI middleware: refuses requests without the key."""
+    """ASGI middleware: refuses requests without one of the keys. Each is for all models (None), or for some."""
 
-    def __init__(self, app: ASGIApp, key: str, errors: Callable[[str], ErrorFormat]) -> None:
+    def __init__(
+        self, app: ASGIApp, keys: Mapping[str, Sequence[str] | None], errors: Callable[[str], ErrorFormat]
+    ) -> None:
         self._app = app
-        self._key = key.encode()
+        self._keys = {key.encode(): models for key, models in keys.items()}
         self._errors = errors
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes a request on, or refuses it (ASGI)."""
-        if scope["type"] == "http" and scope["path"] not in OPEN and not self._knows(Headers(scope=scope)):
+        if scope["type"] != "http" or scope["path"] in OPEN:
+            await self._app(scope, receive, send)
+            return
+        known = self._known(Headers(scope=scope))
+        if not known:
             error = ApiError(
                 "key",
                 "the API key is missing or wrong; send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'",
@@ -43,12 +51,15 @@ class ApiKeyMiddleware:
             )
             await self._errors(scope["path"]).error_response(error)(scope, receive, send)
             return
+        if None not in (models := [self._keys[key] for key in known]):
+            scope[MODELS] = frozenset(name for some in models for name in some or ())
         await self._app(scope, receive, send)
 
-    def _knows(self, headers: Headers) -> bool:
-        """Returns whether one of the keys is right. Clients send several; all are compared, in constant time."""
-        given = [*map(_without_scheme, headers.getlist("authorization")), *headers.getlist("x-api-key")]
-        return any([hmac.compare_digest(key.strip().encode("latin-1"), self._key) for key in given])
+    def _known(self, headers: Headers) -> list[bytes]:
+        """The keys that a client has. Clients send several; all are compared with all, in constant time."""
+        sent = [*map(_without_scheme, headers.getlist("authorization")), *headers.getlist("x-api-key")]
+        given = [key.strip().encode("latin-1") for key in sent]
+        return [key for key in self._keys if any([hmac.compare_digest(each, key) for each in given])]
 
 
 def _without_scheme(authorization: str) -> str:
@@ -109,8 +120,7 @@ class MetricsMiddleware:
             await self._app(scope, receive, noted)
         finally:
             path = scope.get(ENDPOINT, "other")  # clients do not choose our labels
-            self._metrics.requests.labels(path, status).inc()
-            self._metrics.seconds.labels(path).observe(time.perf_counter() - began)
+            self._metrics.answered(path, status, scope.get(MODEL, ""), time.perf_counter() - began)
 
 
 def cors(app: ASGIApp, origins: tuple[str, ...]) -> ASGIApp:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import anyio
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from ..._aio.tasks import FirstErrorGroup
 from .errors import ApiError, to_api_error
 
 if TYPE_CHECKING:
@@ -162,6 +165,19 @@ _HEADERS = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
+
+
+@asynccontextmanager
+async def while_connected(receive: Receive) -> AsyncIterator[None]:
+    """Cancels its block once the client has disconnected, and raises ClientDisconnect. The body must have been read."""
+    over = False
+    async with FirstErrorGroup() as group:
+        group.start_soon(_hang_up, receive, group.cancel_scope)
+        yield
+        over = True
+        group.cancel_scope.cancel()
+    if not over:
+        raise ClientDisconnect
 
 
 async def _hang_up(receive: Receive, scope: anyio.CancelScope) -> None:

@@ -44,7 +44,6 @@ Finish = Literal["stop", "length", "tool_calls"]
 async def create_chat_completion(server: Server, request: Request) -> Response:
     """`POST /v1/chat/completions`: a conversation in, one message or several out."""
     body = await read_body(server, request, ChatRequest)
-    server.check_model(body.model)
     if (body.n or 1) > server.settings.most_choices:
         raise ApiError("invalid", f"n is {body.n}, but at most {server.settings.most_choices} are made", param="n")
     reply_request = server.checked(body.asked(server.context.model_info.vocab_size))

@@ -39,7 +39,6 @@ Send = Callable[..., Awaitable[None]]
 async def create_completion(server: Server, request: Request) -> Response:
     """`POST /v1/completions`: texts in, their continuations out."""
     body = await read_body(server, request, CompletionRequest)
-    server.check_model(body.model)
     body.check(server.settings.most_choices)
     for prompt in body.prompt:
         check_ids([] if isinstance(prompt, str) else prompt, server.context.model_info.vocab_size, "prompt")

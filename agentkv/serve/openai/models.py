@@ -1,8 +1,8 @@
-"""`/v1/models`: the served model under each of its names; and `/v1/embeddings`, which this server refuses."""
+"""`/v1/models`: all models, under each of their names; and `/v1/embeddings`, which this server refuses."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from openai.types import Model
 from starlette.responses import JSONResponse, Response
@@ -12,27 +12,27 @@ from ..http.errors import ApiError
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from ..server import Server
+    from ..models import Models, ServedModel
 
 
-async def list_models(server: Server, request: Request) -> Response:
-    """`GET /v1/models`: all names of the model."""
-    data = [_model(server, name).model_dump() for name in server.settings.names]
+async def list_models(models: Models, request: Request) -> Response:
+    """`GET /v1/models`: all names of the models that the key may use; of several, whether each is open."""
+    data = [_model(models, each, name) for each in models.usable(request) for name in each.settings.names]
     return JSONResponse({"object": "list", "data": data})
 
 
-async def show_model(server: Server, request: Request) -> Response:
+async def show_model(models: Models, request: Request) -> Response:
     """`GET /v1/models/{model}`: the model under one of its names."""
     name = request.path_params["model"]
-    server.check_model(name)
-    return JSONResponse(_model(server, name).model_dump())
+    return JSONResponse(_model(models, models.called(name, request), name))
 
 
-def _model(server: Server, name: str) -> Model:
-    return Model(id=name, created=server.began, object="model", owned_by="agentkv")
+def _model(models: Models, model: ServedModel, name: str) -> dict[str, Any]:
+    told = Model(id=name, created=models.began, object="model", owned_by="agentkv").model_dump()
+    return told | ({"open": model.server is not None} if models.several else {})
 
 
-async def refuse_embeddings(server: Server, request: Request) -> Response:
+async def refuse_embeddings(models: Models, request: Request) -> Response:
     """`POST /v1/embeddings`: always an error, since the model generates text."""
     told = "this server makes no embeddings: the model writes text; ask a server of an embedding model"
     raise ApiError("invalid", told, "unsupported_endpoint")

@@ -84,7 +84,6 @@ def kept_as(response: str) -> str:
 async def create_response(server: Server, request: Request) -> Response:
     """`POST /v1/responses`: items in, items out."""
     body = await read_body(server, request, ResponsesRequest)
-    server.check_model(body.model)
     items = body.items(server.ignored)
     reply_request = server.checked(body.asked(items, server.context.model_info.vocab_size))
     creation = _Creation(server, body, items, reply_request, request.headers)

@@ -15,9 +15,10 @@ Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length
 
 class Prompt(Body):
     """Token ids, at least one. `fingerprint` and `cache` identify the model and the cache configuration that they
-    belong to; None means this server's."""
+    belong to; None means this server's. `model` is one of several that it has."""
 
     tokens: Tokens
+    model: str | None = None
     fingerprint: str | None = None
     cache: str | None = None
 

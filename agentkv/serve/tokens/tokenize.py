@@ -62,8 +62,6 @@ class DetokenizeRequest(Body):
 async def tokenize(server: Server, request: Request) -> Response:
     """`POST /tokenize`: `{"count", "max_model_len", "tokens"}`, and `token_strs` with `return_token_strs`."""
     body = await read_body(server, request, TokenizeRequest)
-    if body.model is not None:
-        server.check_model(body.model)
     body.check()
 
     async def answered() -> Response:
@@ -81,8 +79,6 @@ async def tokenize(server: Server, request: Request) -> Response:
 async def detokenize(server: Server, request: Request) -> Response:
     """`POST /detokenize`: `{"prompt"}`, the text with its control tokens."""
     body = await read_body(server, request, DetokenizeRequest)
-    if body.model is not None:
-        server.check_model(body.model)
     check_ids(body.tokens, server.context.model_info.vocab_size, "tokens")
 
     async def answered() -> Response:

@@ -13,6 +13,7 @@ import anyio.lowlevel
 import pytest
 
 import agentkv as kv
+from agentkv._context.model_pool import hold_no_model
 from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio
@@ -120,6 +121,19 @@ async def test_a_task_that_has_what_it_waits_for_is_told(size: int) -> None:
                     pass
             assert (await (await ctx.branch(PROMPT)).generate(max_tokens=2)).tokens
         assert [state.uses for state in pool.states()] == [0, 0, 0]
+
+
+async def test_a_task_of_its_own_waits_for_what_its_starter_has(size: int) -> None:
+    async def use_b(pool: kv.ModelPool) -> None:
+        hold_no_model()
+        await use(pool, "b")
+
+    async with opened(most=size) as pool, anyio.create_task_group() as tasks:
+        async with pool.use("a"):
+            tasks.start_soon(use_b, pool)
+            await until(lambda: pool.states()[1].uses)
+            assert await pool_closes_none(pool)
+        await until(lambda: open_ones(pool) == "b")
 
 
 async def test_a_model_that_is_too_large_alone_is_refused_and_closes_again(size: int) -> None:

@@ -6,11 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import httpx
 import openai
 import pytest
 
-from agentkv.serve.admission import Admission
+from agentkv.serve.admission import Admission, Departures
 from agentkv.serve.http.errors import ApiError
 from tests.waiting import SOON, until
 
@@ -71,12 +72,13 @@ async def test_those_who_are_cancelled_or_late_leave_their_place() -> None:
 
 
 async def test_nobody_waits_for_another_to_leave_where_all_do() -> None:
-    admission = Admission(4, 4)
+    requests = Departures()
     answers: list[bool] = []
 
     async def ask() -> None:
-        async with admission.place(60):
-            while await admission.wait_for_departure():
+        with requests.one():
+            await anyio.lowlevel.checkpoint()
+            while await requests.next():
                 pass
             answers.append(False)
 
@@ -84,6 +86,7 @@ async def test_nobody_waits_for_another_to_leave_where_all_do() -> None:
         for _ in range(4):
             group.start_soon(ask)
     assert answers == [False] * 4
+    assert (requests.running, requests.ended) == (0, 4)
 
 
 async def test_a_server_that_drains_lets_what_runs_end() -> None:

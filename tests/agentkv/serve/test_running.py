@@ -27,10 +27,10 @@ HI = {"model": "nano", "messages": [{"role": "user", "content": "Say hi"}], "max
 
 @contextmanager
 def served(
-    *options: str, model: str = NANO, **environment: str
+    *options: str, model: str | None = NANO, **environment: str
 ) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
     """The process, the address that it prints, and what it printed before."""
-    command = [sys.executable, "-m", "agentkv.cli", "serve", model, "--port", "0", *options]
+    command = [sys.executable, "-m", "agentkv.cli", "serve", *([model] if model else []), "--port", "0", *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment})
     assert process.stdout is not None
     printed: list[str] = []
@@ -85,6 +85,32 @@ def test_what_runs_is_let_go_on_and_then_told() -> None:
             rest = list(lines)
         assert any("stopping" in line for line in rest) or rest[-2:] == ["data: [DONE]", ""]
         assert "stopping: 1 requests are at work" in ended(process)
+
+
+def test_several_models_are_opened_on_use_and_end_together(tmp_path: Path) -> None:
+    file = tmp_path / "models.toml"
+    file.write_text('[small]\nmodel = "nano"\ncapacity = 512\n[keys]\nFOR_SMALL = ["small"]\n')
+    options = ("--models", str(file), "--capacity", "256", "--max-memory", "1GiB", "--idle", "600")
+    with served("--api-key", "k", *options, model="large=nano", FOR_SMALL="s") as (process, url, printed):
+        assert printed[-1].startswith("serving small, large at ")
+        with httpx.Client(base_url=url, headers={"x-api-key": "k"}, timeout=PATIENCE) as http:
+            capacities = {
+                name: http.get("/v1/tokens", params={"model": name}).json()["capacity"] for name in ("small", "large")
+            }
+            assert capacities == {"small": 512, "large": 256}
+            assert all(each["open"] for each in http.get("/v1/models").json()["data"])
+            listed = http.get("/v1/models", headers={"x-api-key": "s"}).json()["data"]
+            assert [each["id"] for each in listed] == ["small"]
+            body = {**HI, "max_tokens": 40, "stream": True}
+            with (
+                http.stream("POST", "/v1/chat/completions", json={**body, "model": "small"}) as one,
+                http.stream("POST", "/v1/chat/completions", json={**body, "model": "large"}) as other,
+            ):
+                lines = [one.iter_lines(), other.iter_lines()]
+                assert all(next(each).startswith("data: ") for each in lines)
+                process.send_signal(signal.SIGTERM)
+                assert [list(each)[-2] for each in lines] == ["data: [DONE]"] * 2
+        assert "stopped" in ended(process)
 
 
 def test_keys_come_from_the_environment() -> None:

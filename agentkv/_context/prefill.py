@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .._chat.rerender import PromptUpdate
-    from .._engine.interface import AdapterEngine, FinishedJob, PrefixEngine, StepEngine
+    from .._engine.interface import AdapterEngine, CellEngine, FinishedJob, PrefixEngine, StepEngine
     from .._prefixes.cache import PromptPlan
     from .._state.branch_state import BranchStates
     from .branch import Branch
@@ -87,19 +87,18 @@ class PromptNeeds:
         owed = 0 if self._underway is None else self._underway.cells(engine)
         return self._cells + owed - free_cells(engine)
 
-    def begin(self, engine: StepEngine, branch: int, length: int) -> None:
-        """Notes that a branch is computed to this length. Raises ContextFull where others that are being computed need
-        the cells: half a prompt is no use, and they would not end either."""
-        if self._underway is None:
+    def check(self, engine: StepEngine, length: int) -> None:
+        """Raises ContextFull where prompts that are being computed need the cells: half a prompt is no use, and they
+        would not end either."""
+        if self._underway is None or not self._underway.cells(engine):
             return
-        if self._underway.cells(engine) and (lacks := self.lacking(engine)) > 0:
+        if (lacks := self.lacking(engine)) > 0:
             raise ContextFull(f"a prompt of {length} tokens lacks {lacks} cells beside those that are being computed")
-        self._underway.lengths[branch] = length
 
-    def end(self, branch: int) -> None:
-        """Notes that a branch is computed, or will not be."""
+    def begun(self, branch: int, length: int) -> None:
+        """Notes that a branch is being computed to this length."""
         if self._underway is not None:
-            self._underway.lengths.pop(branch, None)
+            self._underway.lengths[branch] = length
 
 
 class Underway:
@@ -110,8 +109,10 @@ class Underway:
 
     def cells(self, engine: StepEngine) -> int:
         """Number of cells that they will take yet."""
-        live = engine.live()
-        return sum(max(length - engine.length(id), 0) for id, length in self.lengths.items() if id in live)
+        live, rests = engine.live(), cast("CellEngine", engine).rests
+        for id in [id for id in self.lengths if id not in live or rests(id)]:
+            del self.lengths[id]
+        return sum(max(length - engine.length(id), 0) for id, length in self.lengths.items())
 
 
 class PromptJob(Job[None]):
@@ -166,8 +167,10 @@ class PromptJob(Job[None]):
 
     def _extend(self, engine: StepEngine, branch: int, kept: int, reused: int) -> int:
         if self._needs is not None:
-            self._needs.begin(engine, branch, len(self._tokens))
+            self._needs.check(engine, len(self._tokens))
         job = engine.extend(branch, self._tokens[kept:])
+        if self._needs is not None:
+            self._needs.begun(branch, len(self._tokens))
         self.branch, self.reused = branch, reused
         return job
 
@@ -177,8 +180,6 @@ class PromptJob(Job[None]):
         return self._plan.create(engine) if self._plan else created(engine, self._tokens, self._adapter)
 
     def end(self, worker: Worker, finished: FinishedJob) -> None:
-        if self._needs is not None:
-            self._needs.end(self.branch)
         if self._plan is not None and finished.error is None and finished.finish_reason != "cancelled":
             self._plan.computed(worker.engine, self.branch)
         super().end(worker, finished)

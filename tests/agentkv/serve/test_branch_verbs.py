@@ -172,7 +172,7 @@ async def test_branches_that_were_forgotten_are_closed(serve: Serve, monkeypatch
 async def test_forgotten_branches_make_room_for_conversations(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(branches, "monotonic", lambda: now[0])
-    async with serve(capacity=128, branch_seconds=10) as served:
+    async with serve(capacity=128, branch_seconds=10, offload=None) as served:
         await made(served, tokens=[5] * 100)
         now[0] = 11
         asked: Any = [{"role": "user", "content": "Who are you? " * 5}]

@@ -1,5 +1,5 @@
-// The inner loops of kernels that take most of the time, between marks for llvm-mca: `loops.py` compiles this for each
-// instruction set and counts. Nothing here is run.
+// The inner loops of kernels that take most of the time, between marks for llvm-mca: `__main__.py` compiles this for
+// each instruction set and counts. Nothing here is run.
 #include "cpu/blocks/formats/q4_k.h"
 #include "cpu/blocks/formats/q6_k.h"
 #include "cpu/blocks/formats/q8_0.h"

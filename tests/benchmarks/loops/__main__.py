@@ -1,6 +1,6 @@
 """Instructions and cycles of the kernels' inner loops on processors that are not here, as llvm-mca counts them.
 
-    python tests/benchmarks/loops.py
+    python -m tests.benchmarks.loops
 
 Needs g++ and llvm-mca (Debian: llvm; LLVM_MCA names another one), and g++-aarch64-linux-gnu for Arm. Cycles are of a
 loop whose data is in the nearest cache: what memory takes is not in them.
@@ -19,8 +19,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-SOURCE = Path(__file__).with_suffix(".cpp")
+ROOT = Path(__file__).resolve().parents[3]
+SOURCE = Path(__file__).with_name("loops.cpp")
 ARM = "aarch64-linux-gnu-g++"
 X86 = "g++" if platform.machine() == "x86_64" else "x86_64-linux-gnu-g++"
 

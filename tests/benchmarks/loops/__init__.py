@@ -1,0 +1,1 @@
+"""Instructions and cycles of inner loops, as llvm-mca counts them."""

@@ -88,8 +88,8 @@ class ModelError(AgentKVError):
 
 
 class AdapterError(AgentKVError):
-    """A LoRA adapter that is missing, damaged, of an unsupported kind, of another model or in another Context, or a model
-    that adapters do not run beside."""
+    """A LoRA adapter that is missing, damaged, of an unsupported kind, of another model or of another Context, or a
+    model that adapters do not run beside."""
 
 
 class DraftMismatch(ModelError):

@@ -1,6 +1,7 @@
 """Eight branches under no, one, four and eight LoRA adapters: tokens a second together, in turns.
 
-On one thread, by the processor's time, which leaves out what other processes take. The adapters have random numbers of rank 8 for every linear layer but the head. Run by hand:
+On one thread, by the processor's time, which leaves out what other processes take. The adapters have random numbers of
+rank 8 for every linear layer but the head. Run by hand:
 `python tests/benchmarks/bench_adapters.py MODEL [--rounds 15] [--no-prefill]`, where MODEL is an exported folder.
 """
 

@@ -17,7 +17,7 @@ from .handle import handle_of
 from .overflow import free_cells, most_cells
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from .._chat.rerender import PromptUpdate
     from .._engine.interface import AdapterEngine, CellEngine, FinishedJob, PrefixEngine, StepEngine
@@ -36,7 +36,7 @@ class Source(NamedTuple):
     kept: int
 
 
-def created(engine: StepEngine, tokens: Sequence[int] | None, adapter: int) -> tuple[int, int]:
+def created(engine: StepEngine, tokens: Iterable[int] | None, adapter: int) -> tuple[int, int]:
     """Makes a branch, as `StepEngine.create`, with the adapter of this id; 0 for none."""
     return cast("AdapterEngine", engine).create(tokens, adapter) if adapter else engine.create(tokens)
 

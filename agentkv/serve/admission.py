@@ -86,7 +86,7 @@ class Admission:
 
         Raises ApiError where too many wait or the server stops, and TimeoutError.
         """
-        self._check(bool(self._places.value))
+        self._check(math.inf if self._places.value else self._most_waiting)
         with anyio.fail_after(seconds - _waited.get()):
             self.waiting += 1
             try:
@@ -108,7 +108,7 @@ class Admission:
     @contextmanager
     def waits(self, seconds: float) -> Iterator[None]:
         """A request that waits for its model in this block, before it asks for its place. Raises as `place` does."""
-        self._check(False)
+        self._check(max(self._most_waiting, 1))  # else nothing would be opened where nobody is to wait
         scope, began = anyio.CancelScope(), time.monotonic()
         self.waiting += 1
         self._scopes_of_waiting.add(scope)
@@ -143,10 +143,10 @@ class Admission:
         self.over.set()
         return late
 
-    def _check(self, free: bool) -> None:
+    def _check(self, most_waiting: float) -> None:
         if self.draining:
             raise _stopping()
-        if not free and self.waiting >= self._most_waiting:
+        if self.waiting >= most_waiting:
             raise busy(f"{self.waiting} requests wait already; come back later", 1 + self.waiting // 16)
 
     def _leave(self, scope: anyio.CancelScope) -> None:

@@ -217,6 +217,11 @@ async def test_the_queue_for_memory_is_bounded() -> None:
         await site.http.delete(f"/v1/branches/{held}")
 
 
+async def test_a_server_where_nobody_waits_opens_its_models() -> None:
+    async with serving_several("ab", most_waiting=0) as site:
+        assert [(await site.ask(model)).status_code for model in "ab"] == [200, 200]
+
+
 async def test_a_model_that_is_idle_is_closed() -> None:
     async with serving_several("ab", idle=0) as site:
         held = await branch(site, "b")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import anyio
@@ -13,7 +13,7 @@ import pytest
 import agentkv as kv
 from agentkv.serve.branches import registry as branches
 
-from .conftest import Serve, Served, serving
+from .conftest import SETTINGS, Serve, Served, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -169,10 +169,11 @@ async def test_branches_that_were_forgotten_are_closed(serve: Serve, monkeypatch
         assert len(served.ctx.branches) == 1
 
 
-async def test_forgotten_branches_make_room_for_conversations(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_forgotten_branches_make_room_for_conversations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where branches that wait keep their cells."""
     now = [0.0]
     monkeypatch.setattr(branches, "monotonic", lambda: now[0])
-    async with serve(capacity=128, branch_seconds=10, offload=None) as served:
+    async with serving(replace(SETTINGS, branch_seconds=10), capacity=128, offload=None) as served:
         await made(served, tokens=[5] * 100)
         now[0] = 11
         asked: Any = [{"role": "user", "content": "Who are you? " * 5}]

@@ -95,3 +95,11 @@ def set_adapter(handle: BranchHandle, adapter: object) -> None:
     if id != handle.state.adapter:
         handle.loop.submit(SetAdapter(handle.id, id))
         handle.state.adapter = id
+
+
+def keep_adapter(engine: StepEngine, branch: int, adapter: int) -> None:
+    """Gives a branch that was rolled back to be rewritten the adapter that it had; a plain rollback keeps that of the
+    tokens which are left. Engines without adapters have nothing to keep."""
+    present = getattr(engine, "adapter", None)
+    if present is not None and present(branch) != adapter:
+        cast("AdapterEngine", engine).set_adapter(branch, adapter)

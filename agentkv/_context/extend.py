@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from .._chat.tool_results import check_answered
 from .._engine.commands import Job, Worker, check_finished
 from .._types.errors import ContextFull, PositionsExhausted
+from .adapters import keep_adapter
 from .overflow import OverflowHandler
 
 if TYPE_CHECKING:
@@ -143,6 +144,7 @@ class ExtendOperation:
             branch = engine.copy(self._branch)
             try:
                 engine.rollback(branch, self._update.kept, keep_forgotten=True)
+                keep_adapter(engine, branch, self._state.adapter)
                 job = engine.extend(branch, self._update.added)
             except Exception:
                 engine.close(branch)

@@ -343,6 +343,9 @@ class AdapterEngine(StepEngine, Protocol):
     def n_reusable(self, tokens: Iterable[int], adapter: int = 0) -> int:
         """Number of leading tokens that `create` would share."""
 
+    def adapter(self, branch: int) -> int:
+        """The adapter of the branch's next token; 0 for none."""
+
     def set_adapter(self, branch: int, adapter: int) -> None:
         """Gives the branch another adapter from its present end on."""
 

@@ -26,16 +26,18 @@ PROMPT = list(range(100, 164))
 
 
 async def measured(ctx: kv.Context, adapters: list[kv.Adapter | None], prefill: bool) -> float:
-    """Seconds in which eight branches, whose adapters take turns, make their tokens or read another prompt."""
+    """Seconds for each token that eight branches, whose adapters take turns, make or read."""
     branches = [await ctx.branch(PROMPT, adapter=adapters[i % len(adapters)]) for i in range(BRANCHES)]
     began = time.process_time()
     if prefill:
         await kv.gather(*[branch.extend([200 + i + j for j in range(64)]) for i, branch in enumerate(branches)])
+        made = 64 * BRANCHES
     else:
-        await kv.gather(*[branch.generate(max_tokens=TOKENS, stop=None) for branch in branches])
+        answers = await kv.gather(*[branch.generate(max_tokens=TOKENS) for branch in branches])
+        made = sum(len(answer.tokens) for answer in answers)
     seconds = time.process_time() - began
     await ctx.keep()
-    return seconds
+    return seconds / made
 
 
 async def compare(model: Path, rounds: int, kinds: list[bool], folder: Path) -> None:
@@ -60,10 +62,9 @@ async def compare(model: Path, rounds: int, kinds: list[bool], folder: Path) -> 
         for name in cases:
             row = [name]
             for prefill in kinds:
-                tokens = BRANCHES * (64 if prefill else TOKENS)
                 base, mine = times["none", prefill], times[name, prefill]
                 share = statistics.median(b / m for b, m in zip(base, mine, strict=True))
-                row += [f"{tokens / statistics.median(mine):.1f}", f"{share:.0%}"]
+                row += [f"{1 / statistics.median(mine):.1f}", f"{share:.0%}"]
             table.add_row(*row)
         console = Console()
         console.print(f"{model.name}: {BRANCHES} branches, rank {RANK}, {loaded[0].nbytes / 1e6:.1f} MB each")

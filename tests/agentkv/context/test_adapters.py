@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 import agentkv as kv
+from agentkv._context.adapters import keep_adapter
+from agentkv._context.handle import core_of
 from agentkv.trace import record, replay
 from tests.adapters import random_adapter
 
@@ -220,6 +222,21 @@ async def test_a_rewritten_conversation_keeps_its_adapter(model: Path, folders: 
         branch = await ctx.branch([{"role": "user", "content": "Hello"}], adapter=one)
         await branch.generate(max_tokens=4)
         await branch.extend([{"role": "user", "content": "And now?"}])
+        assert branch.adapter is one
+
+
+async def test_a_rollback_for_a_rewrite_keeps_the_adapter(model: Path, folders: list[Path]) -> None:
+    async with opened(model, folders[:1]) as (ctx, (_, one)):
+        branch = await ctx.branch(PROMPT)
+        branch.adapter = one
+
+        def rewritten(engine: Any) -> tuple[int, int]:
+            engine.rollback(branch.id, 10)
+            plain = engine.adapter(branch.id)
+            keep_adapter(engine, branch.id, one.id)
+            return plain, engine.adapter(branch.id)
+
+        assert await core_of(ctx).loop.call(rewritten) == (0, one.id)
         assert branch.adapter is one
 
 

@@ -13,7 +13,8 @@ def test_histories_follow_the_engine() -> None:
     histories = BranchStates(Observers())
 
     def change(branch: int, kept: int, *appended: int, epoch: int = 0) -> SimpleNamespace:
-        return SimpleNamespace(branch=branch, kept=kept, appended=array("i", appended).tobytes(), epoch=epoch)
+        added = array("i", appended).tobytes()
+        return SimpleNamespace(branch=branch, kept=kept, appended=added, epoch=epoch, adapter=0)
 
     histories.apply([change(0, 0, 1, 2, 3, epoch=5), change(1, 0)])
     assert [histories[0].tip, histories[1].tip] == [(3, 5), (0, 0)]

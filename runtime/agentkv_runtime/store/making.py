@@ -26,6 +26,9 @@ from agentkv_runtime.store.home import locked
 
 __all__ = ["export_once", "find_export", "options_for"]
 
+_CONTENTS = 2
+"""Raised when exports get what older ones lack, so that those in a store are made again. 2: layers of each weight."""
+
 
 def options_for(
     backend: str = "cpu",
@@ -144,6 +147,7 @@ def _adapter_digest(adapter: Path | None) -> str:
 def _key_of(content: str | None, options: Options, adapter: str | None) -> str:
     facts = {
         "format_version": FORMAT_VERSION,
+        "contents": _CONTENTS,
         "agentkv": version("agentkv-sdk"),
         "content": content,
         "adapter": adapter,

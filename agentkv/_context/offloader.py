@@ -20,6 +20,7 @@ from .._storage.offload_stores import OffloadStores
 from .._types.errors import AgentKVError, ContextFull, SnapshotError
 from .._types.log import log
 from .overflow import free_cells
+from .underway import Underway
 
 if TYPE_CHECKING:
     from .._aio.background import BackgroundTasks
@@ -135,6 +136,7 @@ class Offloader:
         self._registry = registry
         self._policy = policy
         self._stores = OffloadStores(loop, policy, background)
+        self.underway = Underway()  # prompts whose cells nobody takes who comes back
         self._tickets = itertools.count()
         self._turns: weakref.WeakKeyDictionary[Lease, int] = weakref.WeakKeyDictionary()  # tickets, one for all claims
         self._claims: list[Claim] = []  # those that wait, in their order
@@ -178,7 +180,7 @@ class Offloader:
         """Brings the offloaded cells of a branch back. Raises ContextFull where there is no room for them, and as
         `OffloadedCells.reload`."""
         state = handle.state
-        if not self._claims:
+        if not (self._claims or self.underway.lengths):
             try:
                 return await self._bring_back(handle)
             except ContextFull:
@@ -219,7 +221,7 @@ class Offloader:
             least = 0  # lacks, whatever the claim says
             while True:
                 survey = self._survey(claim)  # before the look: what moves may be back behind it
-                look = await self._loop.call(partial(_look, claim, survey.givers))
+                look = await self._loop.call(partial(_look, claim, survey.givers, self.underway))
                 lacks = max(look.lacks, least)
                 freed = await self._free(claim, survey, look, lacks) if lacks > 0 else 0
                 claim.freed = freed > 0
@@ -333,7 +335,7 @@ class Offloader:
             self._claims[0].moved.set()
 
 
-def _look(claim: Claim, givers: Iterable[int], engine: StepEngine) -> Look:
+def _look(claim: Claim, givers: Iterable[int], underway: Underway, engine: StepEngine) -> Look:
     """Looks at the cells, on the engine's thread."""
     cells, live = cast(CellEngine, engine), set(engine.live())
     resting = []
@@ -343,15 +345,16 @@ def _look(claim: Claim, givers: Iterable[int], engine: StepEngine) -> Look:
             resting.append(Resting(id, own, frozenset(() if own else cells.sharers(id))))
     running = cells.n_running() > 0
     paused = not running and not all(map(cells.rests, live))
-    return Look(_lacking(claim, engine), resting, running, paused, live)
+    return Look(_lacking(claim, underway, engine), resting, running, paused, live)
 
 
-def _lacking(claim: Claim, engine: StepEngine) -> int:
-    """Cells that the claim lacks, those of its branch that are offloaded included."""
+def _lacking(claim: Claim, underway: Underway, engine: StepEngine) -> int:
+    """Cells that the claim lacks, those of its branch that are offloaded included, beside prompts that are underway."""
     if claim.lacking is None:
         return 0 if claim.freed else 1
     away = 0 if claim.handle is None else engine.n_offloaded(claim.handle.id)
-    return max(claim.lacking(engine), away - free_cells(engine))
+    owed = underway.cells(engine) if away else 0
+    return max(claim.lacking(engine), away + owed - free_cells(engine))
 
 
 def _is_moving(record: BranchRecord) -> bool:

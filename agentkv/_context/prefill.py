@@ -20,13 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from .._chat.rerender import PromptUpdate
-    from .._engine.interface import AdapterEngine, CellEngine, FinishedJob, PrefixEngine, StepEngine
+    from .._engine.interface import AdapterEngine, FinishedJob, PrefixEngine, StepEngine
     from .._prefixes.cache import PromptPlan
     from .._state.branch_state import BranchStates
     from .branch import Branch
     from .core import ContextCore
     from .offloader import Lacking
     from .overflow import Overflow
+    from .underway import Underway
 
 
 class Source(NamedTuple):
@@ -99,20 +100,6 @@ class PromptNeeds:
         """Notes that a branch is being computed to this length."""
         if self._underway is not None:
             self._underway.lengths[branch] = length
-
-
-class Underway:
-    """Prompts that are being computed, of those who wait for each other. For the engine's thread."""
-
-    def __init__(self) -> None:
-        self.lengths: dict[int, int] = {}  # of branches, once they are computed
-
-    def cells(self, engine: StepEngine) -> int:
-        """Number of cells that they will take yet."""
-        live, rests = engine.live(), cast("CellEngine", engine).rests
-        for id in [id for id in self.lengths if id not in live or rests(id)]:
-            del self.lengths[id]
-        return sum(max(length - engine.length(id), 0) for id, length in self.lengths.items())
 
 
 class PromptJob(Job[None]):

@@ -16,7 +16,7 @@ from .._chat.tool_results import in_call_order, with_ids_of
 from .._context.branch import Branch, new_branch
 from .._context.handle import core_of, handle_of
 from .._context.overflow import most_cells
-from .._context.prefill import PromptNeeds, PromptPrefill, Source, Underway
+from .._context.prefill import PromptNeeds, PromptPrefill, Source
 from .._types.errors import BranchClosed, ContextFull, OutOfMemory, TooManyBranches
 from .admission import Admission, Departures, request_timeout
 from .completion import ReplyRequest
@@ -81,7 +81,6 @@ class Server:
         self.ignored = ignored
         self.branches = branches
         self.cache = ConversationCache(settings.most_kept)
-        self._underway = Underway()
         self._requests = Departures()
         self._warm: dict[str, CachedConversation] = {}  # kept open as long as the model is
 
@@ -251,9 +250,10 @@ class Server:
     ) -> Prompted:
         """Makes a branch of these tokens and prefills those that are not cached."""
         core, reading = core_of(self.context), Reading(begin)
+        offloader = core.offloader
         fork = None if after is None else await self._forked(after)
         source = None if fork is None else Source(fork.id, kept)
-        needs = PromptNeeds(most_cells(core.model.info), underway=self._underway)
+        needs = PromptNeeds(most_cells(core.model.info), underway=offloader.underway if offloader else None)
 
         async def read() -> Prompted:
             if fork is None:
@@ -270,7 +270,6 @@ class Server:
                 return Prompted(self, new_branch(core, prompt.branch, None, self, prompt.reused), prompt.reused)
 
         async def read_in_turn() -> Prompted:
-            offloader = core.offloader
             return await (read() if offloader is None else offloader.retry(read, needs.lacking, waits=True))
 
         prompted = None

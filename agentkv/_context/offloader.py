@@ -98,6 +98,7 @@ class Look(NamedTuple):
         resting: branches that may give up cells.
         running: whether jobs run.
         paused: whether a generation waits for its reader.
+        pinned: whether cells are of no branch: copies are on their way, of branches that are closed, too.
         live: all branches.
     """
 
@@ -105,6 +106,7 @@ class Look(NamedTuple):
     resting: list[Resting]
     running: bool
     paused: bool
+    pinned: bool
     live: set[int]
 
 
@@ -246,7 +248,7 @@ class Offloader:
         if look.running or any(map(_is_moving, records)):
             claim.stuck = 0
             return None
-        if not (about_to or look.paused or any(each.cells for each in look.resting)):
+        if not (about_to or look.paused or look.pinned or any(each.cells for each in look.resting)):
             return False
         if time.monotonic() - claim.looked >= MOMENT_S:
             claim.looked, claim.stuck = time.monotonic(), claim.stuck + 1
@@ -345,7 +347,8 @@ def _look(claim: Claim, givers: Iterable[int], underway: Underway, engine: StepE
             resting.append(Resting(id, own, frozenset(() if own else cells.sharers(id))))
     running = cells.n_running() > 0
     paused = not running and not all(map(cells.rests, live))
-    return Look(_lacking(claim, underway, engine), resting, running, paused, live)
+    pinned = engine.stats().cells_used > engine.cells_of(list(live))
+    return Look(_lacking(claim, underway, engine), resting, running, paused, pinned, live)
 
 
 def _lacking(claim: Claim, underway: Underway, engine: StepEngine) -> int:

@@ -370,6 +370,27 @@ async def test_who_comes_back_leaves_cells_to_a_prompt_that_is_being_computed() 
         assert handle_of(branch).state.offloaded is None
 
 
+async def test_cells_of_a_copy_whose_branch_is_closed_are_waited_for() -> None:
+    """They are of no branch that could give them up, and come free by themselves."""
+    async with opened(300, offload=kv.Offload(idle=0)) as ctx:
+        loop = core_of(ctx).loop
+        branch = await ctx.branch(PROMPT)
+        pin, _ = await loop.call(lambda engine: engine.pin([branch.id]))  # type: ignore[attr-defined]
+        await branch.close()
+        made: list[kv.Branch] = []
+
+        async def make() -> None:
+            made.append(await ctx.branch([7 + n % 270 for n in range(250)]))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(make)
+            await until(lambda: core_of(ctx).offloader._claims)  # type: ignore[union-attr]
+            await anyio.sleep(SOON)
+            assert not made
+            await loop.call(lambda engine: engine.unpin(pin.id))  # type: ignore[attr-defined]
+        assert made
+
+
 async def _saved(ctx: kv.Context, a: kv.Branch, b: kv.Branch, folder: Path) -> None:
     await ctx.save(folder / "both", {"a": a, "b": b})
 

@@ -24,17 +24,15 @@ if TYPE_CHECKING:
 
 def view_of(branch: Branch) -> WorkspaceView | None:
     """The files of a branch; a journal that knows the branch hears when they are applied."""
-    handle = branch._handle
-    view, journal = handle.record.view, handle.core.journal
+    view, journal = branch._handle.record.view, branch._handle.core.journal
     if view is not None and journal is not None:
         of = weakref.ref(branch)
 
         async def applied() -> None:
             branch = of()
-            if (
-                branch is not None and not branch.closed and branch._handle.state.lease is None
-            ):  # else by the turn's end
-                await journal.changed(branch)
+            if branch is None or branch.closed or branch._handle.state.lease is not None:
+                return  # the end of a turn records it
+            await journal.changed(branch)
 
         view.on_apply = applied
     return view

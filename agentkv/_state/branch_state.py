@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
 from .._chat.conversation import Conversation
@@ -63,6 +63,21 @@ class Lease(Protocol):
         the copy, if any."""
 
 
+class _Blocks(AbstractContextManager[None]):
+    """Counts the `with` blocks of itself that run."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __enter__(self) -> None:
+        self.count += 1
+
+    def __exit__(self, *error: object) -> None:
+        self.count -= 1
+
+
 class BranchState:
     """The tokens and messages of one branch, as of its last completed method.
 
@@ -102,8 +117,8 @@ class BranchState:
         self.lease: Lease | None = None
         self.offloaded: Reloadable | None = None  # cells that wait outside of the cache
         self.making_room = False  # a policy makes room for the branch
-        self._uses = 0  # blocks of `in_use`
-        self._jobs = 0  # blocks of `running`
+        self._uses = _Blocks()
+        self._jobs = _Blocks()
         self.adapter = 0  # the engine's id of the next token's; 0 for none
         self.marks: dict[str, Mark] = {}  # valid named marks
         self.used_at = 0.0  # when a method on it ended last, by `time.monotonic`
@@ -114,30 +129,20 @@ class BranchState:
     @property
     def is_in_use(self) -> bool:
         """Whether something needs its cells, though no job runs on it."""
-        return self._uses > 0
+        return self._uses.count > 0
 
-    @contextmanager
-    def in_use(self) -> Iterator[None]:
+    def in_use(self) -> AbstractContextManager[None]:
         """Block that needs its cells, beside those of other branches, say: it gives none up meanwhile."""
-        self._uses += 1
-        try:
-            yield
-        finally:
-            self._uses -= 1
+        return self._uses
 
     @property
     def is_running(self) -> bool:
         """Whether a method runs a job on it."""
-        return self._jobs > 0
+        return self._jobs.count > 0
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self) -> AbstractContextManager[None]:
         """Block of a method that runs a job on it."""
-        self._jobs += 1
-        try:
-            yield
-        finally:
-            self._jobs -= 1
+        return self._jobs
 
     def touch(self) -> None:
         """Notes that the branch is in use at this moment."""

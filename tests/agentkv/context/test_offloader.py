@@ -14,9 +14,7 @@ import pytest
 
 import agentkv as kv
 from agentkv._context import overflow
-from agentkv._context.branch import new_branch
 from agentkv._context.handle import core_of, handle_of
-from agentkv._context.prefill import PromptNeeds, PromptPrefill
 from agentkv._engine.loop import StepLoop
 from tests.waiting import PATIENCE, SOON, until
 
@@ -352,24 +350,6 @@ async def test_cells_that_others_took_while_room_was_made_come_back(monkeypatch:
         assert looks
 
 
-async def test_who_comes_back_leaves_cells_to_a_prompt_that_is_being_computed() -> None:
-    """Half a prompt is no use, and is computed again."""
-    async with opened(300, max_batch_tokens=16, offload=kv.Offload(idle=0)) as ctx:
-        core = core_of(ctx)
-        assert core.offloader is not None
-        branch = await ctx.branch(OTHER)
-        await (await ctx.branch([7 + n % 270 for n in range(280)])).close()
-        assert handle_of(branch).state.offloaded is not None
-        update = await core.chat.encoder.prompt([9 + n % 260 for n in range(250)])
-        needs = PromptNeeds(None, underway=core.offloader.underway)
-        async with anyio.create_task_group() as tasks:
-            async with PromptPrefill(core, update, needs=needs) as prompt:
-                tasks.start_soon(branch.logits)
-                await prompt.computed()
-            await new_branch(core, prompt.branch, None, None, prompt.reused).close()
-        assert handle_of(branch).state.offloaded is None
-
-
 async def test_cells_of_a_copy_whose_branch_is_closed_are_waited_for() -> None:
     """They are of no branch that could give them up, and come free by themselves."""
     async with opened(300, offload=kv.Offload(idle=0)) as ctx:
@@ -467,41 +447,6 @@ async def test_a_claim_for_much_is_met_while_small_branches_come_and_go() -> Non
                     await until(lambda: large.offloaded)
                     assert await large.logits() is not None
             ended.set()
-
-
-BAD = [
-    {"memory_bytes": -1}, {"memory_bytes": 1.5}, {"disk_bytes": "1"}, {"ttl": -1}, {"ttl": math.inf}, {"ttl": True},
-    {"idle": math.nan}, {"idle": "soon"}, {"folder": 3}, {"folder": "a\0b"},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("wrong", BAD, ids=str)
-async def test_a_policy_out_of_range_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(kv.InvalidInput, match=next(iter(wrong))):
-        kv.Offload(**wrong)
-
-
-@pytest.mark.parametrize("wrong", [True, "memory", 3, kv.Offload], ids=str)
-async def test_what_is_no_policy_is_refused(wrong: Any) -> None:
-    with pytest.raises(kv.InvalidInput, match=r"kv\.Offload"):
-        async with opened(offload=wrong):
-            pass
-
-
-async def test_a_priority_beyond_all_floats_is_a_high_one() -> None:
-    async with opened() as ctx:
-        branch = await ctx.branch("Hello")
-        branch.priority = 10**400
-        assert 2**60 < branch.priority < math.inf
-
-
-@pytest.mark.parametrize("wrong", ["high", None, math.nan, True], ids=str)
-async def test_a_priority_that_is_no_number_is_refused(wrong: Any) -> None:
-    async with opened() as ctx:
-        branch = await ctx.branch("Hello")
-        with pytest.raises(kv.InvalidInput, match="priority"):
-            branch.priority = wrong
-        assert branch.priority == 0
 
 
 @pytest.mark.usefixtures("books_are_held")

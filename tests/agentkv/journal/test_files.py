@@ -55,6 +55,14 @@ def agent_of(*tools: Any) -> kv.Agent[None, str]:
     return kv.Agent("You are Nano.", tools=[change_tool, *tools])
 
 
+async def tracked(ctx: kv.Context, journal: kv.Journal, project: Path) -> kv.Branch:
+    """A branch that the journal has as "talk", after a turn."""
+    branch = await agent_of().trunk(ctx, workspace=kv.Workspace(project))
+    await journal.track(branch, "talk")
+    await agent_of().run(branch, "Do it.")
+    return branch
+
+
 CHANGE = call("change", what="write", file="b", text="mine")
 LATER = call("change", what="append", file="b", text=", more")
 
@@ -62,9 +70,7 @@ LATER = call("change", what="append", file="b", text=", more")
 async def test_a_tracked_branch_has_its_files_in_another_process(tmp_path: Path, project: Path) -> None:
     path, agent = tmp_path / "runs.db", agent_of()
     async with opened([CHANGE, "Done."], path) as (ctx, journal):
-        branch = await agent.trunk(ctx, workspace=kv.Workspace(project))
-        await journal.track(branch, "talk")
-        await agent.run(branch, "Do it.")
+        branch = await tracked(ctx, journal, project)
     async with opened([LATER, "Done."], path) as (ctx, journal):
         branch = await journal.branch(ctx, "talk")
         assert files_of(branch) == {"a": "begin;", "b": "mine"}
@@ -79,11 +85,9 @@ async def test_a_tracked_branch_has_its_files_in_another_process(tmp_path: Path,
 
 
 async def test_what_was_applied_is_applied_in_another_process(tmp_path: Path, project: Path) -> None:
-    path, agent = tmp_path / "runs.db", agent_of()
+    path = tmp_path / "runs.db"
     async with opened([CHANGE, "Done."], path) as (ctx, journal):
-        branch = await agent.trunk(ctx, workspace=kv.Workspace(project))
-        await journal.track(branch, "talk")
-        await agent.run(branch, "Do it.")
+        branch = await tracked(ctx, journal, project)
         assert await branch.workspace.apply() == ["b"]  # type: ignore[union-attr]
     (project / "b").write_text("the user's")
     async with opened([], path) as (ctx, journal):
@@ -94,13 +98,11 @@ async def test_what_was_applied_is_applied_in_another_process(tmp_path: Path, pr
 
 
 async def test_names_that_are_no_text_come_back(tmp_path: Path, project: Path) -> None:
-    path, agent = tmp_path / "runs.db", agent_of()
+    path = tmp_path / "runs.db"
     (project / "\udc80").write_text("mine")
     (project / "link").symlink_to("\udc81")
     async with opened([CHANGE, "Done."], path) as (ctx, journal):
-        branch = await agent.trunk(ctx, workspace=kv.Workspace(project))
-        await journal.track(branch, "talk")
-        await agent.run(branch, "Do it.")
+        branch = await tracked(ctx, journal, project)
     async with opened([], path) as (ctx, journal):
         branch = await journal.branch(ctx, "talk")
         assert files_of(branch) == {"a": "begin;", "b": "mine", "\udc80": "mine"}
@@ -119,11 +121,9 @@ async def test_a_journal_in_the_folder_is_no_part_of_it(project: Path) -> None:
 
 
 async def test_what_the_user_changed_meanwhile_is_a_conflict(tmp_path: Path, project: Path) -> None:
-    path, agent = tmp_path / "runs.db", agent_of()
+    path = tmp_path / "runs.db"
     async with opened([call("change", what="write", file="a", text="mine"), "Done."], path) as (ctx, journal):
-        branch = await agent.trunk(ctx, workspace=kv.Workspace(project))
-        await journal.track(branch, "talk")
-        await agent.run(branch, "Do it.")
+        branch = await tracked(ctx, journal, project)
     (project / "a").write_text("the user's")
     async with opened([], path) as (ctx, journal):
         branch = await journal.branch(ctx, "talk")
@@ -231,11 +231,10 @@ async def test_what_is_dropped_leaves_no_contents(tmp_path: Path, project: Path)
     ],
 )
 async def test_damaged_files_are_refused(tmp_path: Path, project: Path, damage: str | None) -> None:
-    path, agent = tmp_path / "runs.db", agent_of()
+    path = tmp_path / "runs.db"
     async with opened([CHANGE, "Done."], path) as (ctx, journal):
-        branch = await agent.trunk(ctx, workspace=kv.Workspace(project))
-        await journal.track(branch, "talk")
-        await agent.run(branch, "Do it.")
+        async with await tracked(ctx, journal, project):
+            pass
     if damage is None:
         for file in [file for file in folder_of(path).rglob("*") if file.is_file()]:
             file.unlink()

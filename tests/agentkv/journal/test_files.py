@@ -232,9 +232,8 @@ async def test_what_is_dropped_leaves_no_contents(tmp_path: Path, project: Path)
 )
 async def test_damaged_files_are_refused(tmp_path: Path, project: Path, damage: str | None) -> None:
     path = tmp_path / "runs.db"
-    async with opened([CHANGE, "Done."], path) as (ctx, journal):
-        async with await tracked(ctx, journal, project):
-            pass
+    async with opened([CHANGE, "Done."], path) as (ctx, journal), await tracked(ctx, journal, project):
+        pass
     if damage is None:
         for file in [file for file in folder_of(path).rglob("*") if file.is_file()]:
             file.unlink()

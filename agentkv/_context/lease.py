@@ -98,6 +98,7 @@ class TurnLease:
                 await self._take_files_back(waits=kind is not GeneratorExit)
         finally:
             self._state.lease = None
+            self._state.touch()  # its task may be about to close it
             if self._copy is not None:
                 self._loop.close(self._copy)
 

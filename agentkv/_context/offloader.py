@@ -7,6 +7,7 @@ import math
 import time
 import weakref
 from bisect import insort
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -39,6 +40,9 @@ MOMENT_S = 0.05
 PATIENCE = 200
 """Looks, a moment apart, at branches that run nothing and keep their cells: they are being made, say, or saved. Not
 seconds: on a busy machine this process may not run for some."""
+
+RECENT = 4
+"""Looks until a branch in no turn is taken for one that stays as it is: its task may be about to close it."""
 
 ATTEMPTS = 200
 """At a branch that others take the cells from each time that there are enough."""
@@ -142,6 +146,7 @@ class Offloader:
         self._tickets = itertools.count()
         self._turns: weakref.WeakKeyDictionary[Lease, int] = weakref.WeakKeyDictionary()  # tickets, one for all claims
         self._claims: list[Claim] = []  # those that wait, in their order
+        self._looks: deque[float] = deque([-math.inf] * RECENT, RECENT)  # times of the last ones that found nothing
         self._serving = Lock()
 
     @property
@@ -252,6 +257,7 @@ class Offloader:
             return False
         if time.monotonic() - claim.looked >= MOMENT_S:
             claim.looked, claim.stuck = time.monotonic(), claim.stuck + 1
+            self._looks.append(claim.looked)
         return None if claim.stuck <= PATIENCE else False
 
     async def _settle(self, claim: Claim) -> None:
@@ -279,7 +285,7 @@ class Offloader:
         ahead = claiming - behind | {claim.record}
         givers, about_to = {}, False
         for record in records:
-            about_to = about_to or _is_moving(record) or record.state.is_in_use
+            about_to = about_to or _is_moving(record) or record.state.is_in_use or self._is_recent(record, claim)
             if record in ahead or self._stays(record) or not (record in behind or self._waits(record)):
                 continue
             if claim.waits and record not in claiming and now - record.state.used_at < MOMENT_S:
@@ -287,6 +293,10 @@ class Offloader:
             else:
                 givers[record.state.id] = record
         return Survey({record.state.id for record in records}, givers, claiming, about_to)
+
+    def _is_recent(self, record: BranchRecord, claim: Claim) -> bool:
+        """Returns whether others used it since the last looks. By their order, as a busy machine is late by seconds."""
+        return record is not claim.record and record.state.used_at >= self._looks[0]
 
     @staticmethod
     def _stays(record: BranchRecord) -> bool:

@@ -91,13 +91,19 @@ Pos BranchTable::take_pinned(Branch& branch, SeqId held, std::span<const Token> 
   return branch.n_cached;
 }
 
+// Cells that others have, too, have none before them that are the branch's alone: such cells could not be given up.
 Pos BranchTable::take_more(Branch& branch, const Branch* src, Pos length, std::span<const Token> keys) {
   if (src) {
-    cache_->seq_cp(src->seq, branch.seq, branch.n_cached, length);
-    branch.n_cached = length;
-    speculation_.shared(src->id, branch.id, length);
+    if (branch.n_cached > 0) cache_->seq_rm(branch.seq);
+    branch.n_cached = 0;
+    share(*src, branch, length);
+    branch.quantized_to = std::min(branch.quantized_to, src->quantized_to);
+    branch.discarded_to = std::min(branch.discarded_to, src->discarded_to);
   }
-  if (cache_->find_retained(keys) > branch.n_cached) branch.n_cached = cache_->seq_recall(branch.seq, keys);
+  const bool all_shared = cache_->seq_shared(branch.seq) == branch.n_cached;
+  if (all_shared && cache_->find_retained(keys) > branch.n_cached) {
+    branch.n_cached = cache_->seq_recall(branch.seq, keys);
+  }
   cut(branch, covered(branch));
   return branch.n_cached;
 }

@@ -51,7 +51,10 @@ Pos ExtendJob::common_with(const ExtendJob& other) const {
 // Prompts that were opened together are computed once as far as they are alike: by the one that came first.
 std::optional<SharedPrefill> ExtendJob::find_ahead() const {
   std::optional<SharedPrefill> most;
-  if (behind() || !context_.branches.keeps_all(branch_) || total() < branch_.n_cached + kWorthWaiting) return most;
+  if (behind() || !branch_.lends || !context_.branches.keeps_all(branch_) ||
+      total() < branch_.n_cached + kWorthWaiting) {
+    return most;
+  }
   for (const auto& job : context_.jobs) {
     if (job->id() >= id()) break;
     const auto* other = dynamic_cast<const ExtendJob*>(job.get());

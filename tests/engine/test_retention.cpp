@@ -121,6 +121,25 @@ void one_that_waits_may_be_taken_back() {
   CHECK(rig.generate(second, 3).tokens == rig.expected({3, 4}, 3));
 }
 
+// Cells of its own before cells that others have, too, could not be given up.
+void who_takes_what_another_computed_has_nothing_of_its_own_before_it() {
+  Rig rig({.config = {.max_batch_tokens = 16, .max_branches = 32}});
+  const Tokens begun = prompt_tokens(30), shared = prompt_tokens(60, 7);
+  std::vector<BranchId> branches;
+  for (int i = 0; i < 3; ++i) branches.push_back(rig.engine.create().first);
+  for (const BranchId branch : branches) CHECK(!rig.run(rig.engine.extend(branch, begun)).error);  // one after another
+  CHECK_EQ(rig.cells->used(), 3 * 30);
+  const auto asked = [&](BranchId branch) { return with(shared, {static_cast<Token>(9 + branch)}); };
+  std::vector<JobId> jobs;
+  for (const BranchId branch : branches) jobs.push_back(rig.engine.extend(branch, asked(branch)));
+  for (const JobId job : jobs) CHECK(!rig.run(job).error);
+  CHECK_EQ(rig.cells->used(), 30 + 60 + 3);
+  for (const BranchId branch : branches) {
+    CHECK_EQ(rig.engine.n_exclusive_cells(branch, 0), 1);
+    CHECK(rig.generate(branch, 3).tokens == rig.expected(joined(begun, asked(branch)), 3));
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -130,4 +149,5 @@ int main() {
   prompts_of_one_moment_are_computed_once();
   a_prompt_that_others_wait_for_may_end();
   one_that_waits_may_be_taken_back();
+  who_takes_what_another_computed_has_nothing_of_its_own_before_it();
 }

@@ -275,7 +275,7 @@ class MessageReply:
         if reason == "context_full":
             raise ContextFull(
                 f"a message was cut after {count} tokens: the cache is full; close branches, or open the Context with "
-                f"a larger capacity{policy}"
+                f"a larger capacity or with `offload=kv.Offload(idle=0)`, by which idle branches wait elsewhere{policy}"
             )
         if reason == "cancelled":
             raise BranchClosed("the branch was closed in an agent's turn; close it after the turn")

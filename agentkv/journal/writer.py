@@ -37,6 +37,7 @@ class JournalWriter:
         self._path = path
         self._on_failure = on_failure
         self._answers = answers
+        self._file: tuple[int, int] | None = None  # which one was opened
         self._queue: queue.SimpleQueue[tuple[Entry[Any], Future[Any]] | None] = queue.SimpleQueue()
         opened: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, args=(sync, opened), name="agentkv-journal", daemon=True)
@@ -70,6 +71,7 @@ class JournalWriter:
         except BaseException as error:
             opened.set_exception(error)
             return
+        self._file = _identity(self._path)
         opened.set_result(None)
         try:
             while entries := self._next_entries(connection):
@@ -103,6 +105,7 @@ class JournalWriter:
         """Commits all of the entries or none."""
         results = []
         try:
+            self._check_file()
             connection.execute("BEGIN IMMEDIATE")
             for entry, _ in entries:
                 results.append(entry(connection))
@@ -121,6 +124,14 @@ class JournalWriter:
         for (_, done), result in zip(entries, results, strict=True):
             done.set_result(result)
 
+    def _check_file(self) -> None:
+        """SQLite goes on writing to a file that has no name any more, and nobody could read it. Raises JournalError."""
+        if _identity(self._path) != self._file:
+            raise JournalError(
+                f"the journal {self._path} was removed or replaced while it is in use: what is written to it would be "
+                "lost; put it back, or open a Context with a journal anew"
+            )
+
     def _failure(self, error: BaseException) -> BaseException:
         match error:
             case sqlite3.Error():
@@ -128,6 +139,15 @@ class JournalWriter:
             case JournalError() | SnapshotError():
                 return error
         return unreadable(self._path, error) if isinstance(error, UNREADABLE) else error
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file is at a path; None for none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def unreadable(path: Path, error: Exception) -> JournalError:

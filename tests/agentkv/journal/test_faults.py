@@ -130,6 +130,40 @@ async def test_a_full_disk_ends_the_turn_and_loses_nothing(tmp_path: Path) -> No
         assert (await journal.branch(ctx, "anna")).tokens == tokens
 
 
+def _replaced(path: Path) -> None:
+    shutil.copy(path, f"{path}.copy")
+    os.replace(f"{path}.copy", path)
+
+
+GONE: dict[str, Callable[[Path], object]] = {
+    "removed": Path.unlink,
+    "replaced": _replaced,
+    "its folder removed": lambda path: shutil.rmtree(path.parent),
+}
+
+
+@pytest.mark.parametrize("how", GONE)
+async def test_a_journal_that_is_gone_is_told_before_anything_is_lost(tmp_path: Path, how: str) -> None:
+    path, crash = tmp_path / "inner" / "runs.db", Crash(tmp_path / "unused.db")
+    path.parent.mkdir()
+    script = [call("pay", what="it"), "Done."]
+    async with opened(lambda _: script.pop(0), path) as (ctx, journal):
+        agent = desk(crash, before_round=None)
+        branch = await agent.trunk(ctx)
+        await journal.track(branch, "anna")
+        kept = path.with_name("kept")
+        os.link(path, kept)
+        before = branch.tokens
+        GONE[how](path)
+        with pytest.raises(kv.JournalError, match="removed or replaced"):
+            await agent.run(branch, QUESTION)
+        assert branch.tokens == before
+        assert crash.ran == []
+        if kept.exists():
+            os.replace(kept, path)
+            assert (await agent.run(branch, QUESTION)).text == "Done."
+
+
 async def test_another_process_has_it(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     holds = (

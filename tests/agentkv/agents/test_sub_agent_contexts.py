@@ -184,7 +184,7 @@ async def test_what_cannot_be_meant_is_refused_at_once(tiny: Path, tmp_path: Pat
         ):
             with pytest.raises(error, match=said):
                 helper.as_tool("helper", "helps", **where)  # type: ignore[arg-type]
-        with pytest.raises(kv.InvalidInput, match="there is no model .*'big'; there is 'worker'"):
+        with pytest.raises(kv.InvalidInput, match=r"there is no model .*'big'; there is 'worker'"):
             pool.model("big")
 
 
@@ -230,9 +230,7 @@ async def test_files_that_a_helper_changes_elsewhere_are_the_planners(tiny: Path
 
 
 @pytest.mark.parametrize("model", ["the same", "another"])
-async def test_a_helpers_turn_goes_on_in_its_context_in_another_process(
-    tiny: Path, tmp_path: Path, model: str
-) -> None:
+async def test_a_helpers_turn_goes_on_in_its_context_in_another_process(tiny: Path, tmp_path: Path, model: str) -> None:
     """With another model in its place, the call begins another turn."""
     crash = Crash(tmp_path / "runs.db", "look b")
 

@@ -36,6 +36,12 @@ def serve(
             metavar="FILE", help="Several models, each with options of its own, and keys for some of them (TOML)."
         ),
     ] = None,
+    adapter: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=FOLDER", help="A LoRA adapter of the model, offered as a model of that name; again for more."
+        ),
+    ] = None,
     max_memory: Annotated[
         int | None,
         typer.Option(
@@ -186,9 +192,12 @@ def serve(
         "offload_memory": offload_memory,
     }
     with reporting():
-        given = given_models(model or [], models, options)
+        given = given_models(model or [], models, options, adapter or [])
     if given.several and (name or trace):
         fail("--name and --trace go with a single model")
+    taken = [each for table in given.tables.values() for each in table.adapters if each in (name or [])]
+    if taken:
+        fail(f"--name {taken[0]} is also the name of an adapter: give one of them another")
     if not given.several and (max_memory is not None or idle is not None):
         fail("--max-memory and --idle go with several models, NAME=FOLDER ... or --models FILE")
     has_keys = api_key is not None or bool(given.keys)

@@ -6,7 +6,7 @@ from ._chat.tokenizer import Tokenizer
 from ._context.branch import Branch
 from ._context.context import Context
 from ._context.extend import Extended
-from ._context.model_pool import ModelPool, open_models
+from ._context.model_pool import ModelPool, PooledModel, open_models
 from ._context.stream import TokenStream
 from ._storage.load import Loaded
 from ._storage.save import Saved
@@ -119,6 +119,7 @@ __all__ = [
     "OutputIncomplete",
     "OutputInvalid",
     "OutsideWorkspace",
+    "PooledModel",
     "PositionsExhausted",
     "RecordedCall",
     "Regex",

@@ -24,11 +24,14 @@ MOST_KEYS = 2**31 - 1  # of tokens under adapters: where cells are shared they a
 MERGE = "merge the adapter at export: agentkv export --adapter"
 
 
-async def load_adapter(core: ContextCore, folder: Path, name: str) -> Adapter:
-    """Loads the adapter in a folder; one that is loaded already is returned as it is. Raises AdapterError."""
+async def load_adapter(core: ContextCore, path: Path, name: str) -> Adapter:
+    """Loads the adapter of a folder or a GGUF file; one that is loaded already is returned as it is.
+
+    Raises AdapterError.
+    """
     _check_takes_adapters(core)
     async with core.adapters.loading:
-        loaded = await to_thread.run_sync(partial(_read, core, folder))
+        loaded = await to_thread.run_sync(partial(_read, core, path))
         known = core.adapters.found(loaded.digest)
         if known is not None:
             return known
@@ -46,12 +49,12 @@ def _add(loaded: LoraAdapter, engine: StepEngine, cells: CellStore) -> int:
     return cast("AdapterCells", cells).add_adapter(loaded.weights)
 
 
-def _read(core: ContextCore, folder: Path) -> LoraAdapter:
+def _read(core: ContextCore, path: Path) -> LoraAdapter:
     from agentkv_runtime.adapters import read_adapter
     from agentkv_runtime.errors import AdapterError as Unreadable
 
     try:
-        return read_adapter(folder, core.model.linears)
+        return read_adapter(path, core.model.linears, core.model.info.head_dim)
     except Unreadable as error:
         raise AdapterError(str(error)) from error
 

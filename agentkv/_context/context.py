@@ -369,17 +369,19 @@ class Context:
         that is loaded already, by what it adds, is returned as it is.
 
         Args:
-            folder: folder as peft writes it, of `adapter_config.json` and `adapter_model.safetensors`.
-            name: name of the adapter; None for that of the folder.
+            folder: folder as peft writes it, of `adapter_config.json` and `adapter_model.safetensors`; or a GGUF file
+                of an adapter.
+            name: name of the adapter; None for that of the folder or file.
 
         Raises:
-            AdapterError: a folder without an adapter, one that is damaged, of another model or of a kind that only
-                merging can (DoRA, trained biases, embeddings, heads, experts); or a model that adapters do not run
+            AdapterError: a folder or file without an adapter, one that is damaged, of another model or of a kind that
+                only merging can (DoRA, trained biases, embeddings, heads, experts); or a model that adapters do not run
                 beside: of another backend than "cpu", not quantised, or exported by an older version.
         """
         self._core.loop.check_open()
         path = checked_path(folder, "folder", "the folder of an adapter")
-        return await load_adapter(self._core, path, path.name if name is None else checked_name(name, "name"))
+        own = path.name.removesuffix(".gguf")
+        return await load_adapter(self._core, path, own if name is None else checked_name(name, "name"))
 
     def sync(self) -> SyncContext:
         """The same Context with blocking methods, for other threads than its event loop's. Raises WrongEventLoop."""

@@ -6,7 +6,7 @@ import itertools
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,6 +66,27 @@ def hold_no_model() -> None:
     _held.set(())
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PooledModel:
+    """One model of a pool, for whoever uses it later: `planner.as_tool(..., context=pool.model("worker"))`.
+
+    Attributes:
+        pool: the models.
+        name: which of them.
+    """
+
+    pool: ModelPool
+    name: str
+
+    def use(self) -> AbstractAsyncContextManager[Context]:
+        """Its Context for the length of a block, as `ModelPool.use`."""
+        return self.pool.use(self.name)
+
+    def check_open(self) -> None:
+        """Raises InvalidInput once the block of `kv.open_models` has ended."""
+        self.pool.check_open()
+
+
 class ModelPool:
     """The models of `kv.open_models`, by name. Each is opened on its first use.
 
@@ -106,6 +127,15 @@ class ModelPool:
         """All models as they are now: which are open, in use, and how large."""
         return [slot.state() for slot in self._slots.values()]
 
+    def model(self, name: str) -> PooledModel:
+        """One of the models, which is neither opened nor in use by this. Raises InvalidInput for an unknown name."""
+        return PooledModel(self, self._slot_called(name).name)
+
+    def check_open(self) -> None:
+        """Raises InvalidInput once the block of `kv.open_models` has ended."""
+        if self._closed:
+            raise InvalidInput("these models are closed: their block of kv.open_models has ended")
+
     @asynccontextmanager
     async def use(self, name: str) -> AsyncIterator[Context]:
         """The Context of a model, which stays open for the length of a block. Opens it where it is not.
@@ -138,8 +168,7 @@ class ModelPool:
         return closed
 
     def _slot_called(self, name: str) -> _Slot:
-        if self._closed:
-            raise InvalidInput("these models are closed: their block of kv.open_models has ended")
+        self.check_open()
         if not isinstance(name, str) or name not in self._slots:
             raise InvalidInput(f"there is no model {preview(name)}; there is {', '.join(map(repr, self._slots))}")
         return self._slots[name]

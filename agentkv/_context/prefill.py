@@ -44,13 +44,17 @@ def created(engine: StepEngine, tokens: Iterable[int] | None, adapter: int) -> t
 
 class PromptNeeds:
     """What attempts at one prompt have in common: random numbers, which do not depend on how often others took its
-    cells, and the cells that it needs."""
+    cells, and the cells that it needs.
+
+    Attributes:
+        adapter: the engine's id of its adapter.
+    """
 
     def __init__(self, most: int | None, adapter: int = NO_ADAPTER, underway: Underway | None = None) -> None:
         """`most`: cells that a branch takes at most; None for any number. `adapter`: the engine's id of its adapter.
         `underway`: prompts whose cells this one leaves to them, and waits; None where it does not wait."""
         self._most = most
-        self._adapter = adapter
+        self.adapter = adapter
         self._underway = underway
         self._stream: int | None = None
         self._cells = 0  # by the last attempt
@@ -67,12 +71,12 @@ class PromptNeeds:
         if plan is not None:
             branch, reused = plan.create(engine)
         elif self._stream is None:
-            branch, reused = created(engine, tokens, self._adapter)
+            branch, reused = created(engine, tokens, self.adapter)
             self._stream = engine.rng_stream(branch)
         else:
             prompt = tokens, None, 0, self.take_stream(engine)
-            if self._adapter:
-                branch, reused = cast("AdapterEngine", engine).create_prompt(*prompt, self._adapter)
+            if self.adapter:
+                branch, reused = cast("AdapterEngine", engine).create_prompt(*prompt, self.adapter)
             else:
                 branch, reused = cast("PrefixEngine", engine).create_prompt(*prompt)
         recalled = free - free_cells(engine)  # retained cells, which count as free until then
@@ -213,8 +217,8 @@ class PromptPrefill:
     the block ends the job and closes its branch; the tokens computed are retained for a later prompt with the same
     prefix.
 
-    Reads from the prefix cache first, if there is one and no `source`; with `common` other prompts will begin with all
-    of this one. `needs` are of all attempts at this prompt."""
+    Reads from the prefix cache first, if there is one, no `source`, and no adapter; with `common` other prompts will
+    begin with all of this one. `needs` are of all attempts at this prompt."""
 
     def __init__(
         self,
@@ -225,7 +229,8 @@ class PromptPrefill:
         needs: PromptNeeds | None = None,
     ) -> None:
         self._loop = core.loop
-        self._prefixes = core.prefixes if source is None else None
+        plain = source is None and (needs is None or not needs.adapter)
+        self._prefixes = core.prefixes if plain else None
         self._new_job = partial(_WatchedJob, core.states, update, source, needs)
         self._tokens = update.added
         self._common = common

@@ -87,6 +87,7 @@ async def branch_of(source: Branch, published: PublishedBranch, overflow: Overfl
                 rng_stream=published.rng_stream,
                 forks=published.forks,
                 next_logits=image.next_logits,
+                adapters=image.adapters,
                 **output,
             )
             return engine.restore(hold.id, [stored])

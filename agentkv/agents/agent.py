@@ -38,7 +38,7 @@ from .run_context import RunContext
 from .running import RunningTurn
 from .steering import MESSAGE_TOKENS, Steer, Steering, ToolChoice
 from .stream import AgentStream
-from .sub_agent import sub_agent
+from .sub_agent import SubAgent, SubAgentPlace, sub_agent
 from .tool import Tool
 from .tool_runner import Heard, ToolEnvironment, ignore_event
 from .trunks import TrunkCache, warn_missing_tools
@@ -46,6 +46,8 @@ from .turn import Turn
 from .turn_log import new_turn_log
 
 if TYPE_CHECKING:
+    from .._context.model_pool import PooledModel
+    from .._types.adapter import Adapter
     from .._types.checks import Prompt
     from .._types.run import Run, Step
     from .._types.sampling import Sampling
@@ -187,25 +189,30 @@ class Agent(Generic[Deps, Out]):
         if not self.toolsets:
             steering.check(self, [tool.name for tool in self.tools])
 
-    async def trunk(self, context: Context, *, workspace: Workspace | None = None) -> Branch:
+    async def trunk(
+        self, context: Context, *, workspace: Workspace | None = None, adapter: Adapter | None = None
+    ) -> Branch:
         """Opens a branch with the system prompt and the tools, to fork and to run on.
 
-        The prompt is prefilled once per Context, and stays cached as long as the agent is referenced; `Context.keep`
-        frees it.
+        The prompt is prefilled once per Context and adapter, and stays cached as long as the agent is referenced;
+        `Context.keep` frees it.
 
         Args:
             context: the Context that the branch is to be in.
             workspace: a folder of whose files the branch has a copy; see `Context.branch`.
+            adapter: a LoRA adapter of the Context that prompt and turns are computed with; see `Context.branch`.
 
         Raises as `Context.branch` does, and InvalidInput for tools where the model's call format is not known.
         """
         if not isinstance(context, Context):
             raise InvalidInput(f"context is {preview(context)}, but it must be a Context; `kv.Context.open` opens one")
+        core = core_of(context)
+        id = core.adapters.checked(adapter)
         tools = await self._all_tools()
         definitions = self.answers.definitions(tools)
-        self.answers.constraint(core_of(context).chat.format, tools)  # raises here for what no grammar can constrain
+        self.answers.constraint(core.chat.format, tools)  # raises here for what no grammar can constrain
         async with new_view(checked_workspace(workspace)) as view:
-            branch = await core_of(context).singleton(TrunkCache).fork(self, context, definitions)
+            branch = await core.singleton(TrunkCache).fork(self, context, definitions, id)
             handle_of(branch).record.view = view
             return branch
 
@@ -379,20 +386,42 @@ class Agent(Generic[Deps, Out]):
         turn = await self._turn(branch, deps, self._steered(steer), ignore_event, approver_of(approve))
         return await turn.step(keep_partial)
 
-    def as_tool(self, name: str, description: str, *, fork: bool = True) -> Tool[Deps, ..., Any]:
+    def as_tool(
+        self,
+        name: str,
+        description: str,
+        *,
+        fork: bool = True,
+        context: Context | PooledModel | None = None,
+        adapter: Adapter | None = None,
+    ) -> Tool[Deps, ..., Any]:
         """Makes this agent a tool of another one: the model calls it with a task, and reads its output.
 
         With `fork` it works on a fork of the caller's branch, as that was before the message that calls it: it shares
         the caller's history, costs no prefill, and may call those of its tools that are in the caller's prompt. Its
         instructions come before the task. Otherwise it works on a trunk of its own. Its turn gets the caller's `deps`,
         and its approval requests go to the caller's approver.
+
+        Args:
+            name: name of the tool.
+            description: what the calling model reads of it.
+            fork: whether it works on a fork of the caller's branch, where there is no `context`.
+            context: another Context that it works in, on a trunk of its own: a smaller model, say. Or one of several
+                models, `pool.model("worker")` of `kv.open_models`, which is in use for the length of each call. It must
+                be open, on the same event loop, when a turn of the caller begins.
+            adapter: a LoRA adapter that it works under, of that Context, or without one of the caller's. A fork is
+                under it from its beginning on; None leaves it the caller's.
+
+        Raises:
+            InvalidInput: an argument of the wrong type, or an adapter for a model of a pool, which is opened anew.
+            AdapterError: `adapter` is none of `context`.
         """
-        return sub_agent(self, name, description, fork)
+        return sub_agent(self, name, description, SubAgentPlace(fork, context, adapter))
 
     async def _run_for(self, context: RunContext[Any], branch: Branch, prompt: Prompt) -> Run[Out]:
         """Runs a turn as a tool call of another agent's turn, with the caller's deps and approver."""
         assert context._log is not None  # of a call
-        ask, log = context._ask or approver_of(None), context._log.of_call(context.call_key)
+        ask, log = context._ask or approver_of(None), context._log.of_call(context.call_key, handle_of(branch).core)
         turn = await self._turn(branch, context.deps, self.steering, ignore_event, ask, log=log)
         return await turn.run(prompt, False)
 
@@ -417,6 +446,9 @@ class Agent(Generic[Deps, Out]):
         context = RunContext(deps, branch, self, _ask=ask)
         core = handle_of(branch).core
         by_name = {tool.name: tool for tool in tools}
+        for tool in tools:
+            if isinstance(tool, SubAgent):
+                tool.place.check_open()
         steering.check(self, by_name)
         warn_missing_tools(branch, by_name)
         environment = ToolEnvironment(

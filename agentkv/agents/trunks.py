@@ -21,20 +21,22 @@ Definitions = Sequence[Mapping[str, Any]]
 
 
 class TrunkCache:
-    """Prefilled prompts of the agents of one Context, each on a branch that lives as long as its agent is referenced.
+    """Prefilled prompts of the agents of one Context, one under each adapter that an agent has had, each on a branch
+    that lives as long as its agent is referenced.
 
     Those branches are not among `Context.branches`; `Context.keep` frees them.
     """
 
     def __init__(self) -> None:
-        self._roots: weakref.WeakKeyDictionary[Agent[Any, Any], _Root] = weakref.WeakKeyDictionary()
+        self._roots: weakref.WeakKeyDictionary[Agent[Any, Any], dict[int, _Root]] = weakref.WeakKeyDictionary()
 
-    async def fork(self, agent: Agent[Any, Any], context: Context, definitions: Definitions) -> Branch:
-        """Forks the branch with the agent's prompt, which is prefilled first where it is missing or outdated."""
-        root = self._roots.setdefault(agent, _Root())
+    async def fork(self, agent: Agent[Any, Any], context: Context, definitions: Definitions, adapter: int) -> Branch:
+        """Forks the branch with the agent's prompt, which is prefilled first where it is missing or outdated. `adapter`
+        is the engine's id of the adapter that all of it is computed with."""
+        root = self._roots.setdefault(agent, {}).setdefault(adapter, _Root())
         async with root.lock:  # tasks that come at the same time prefill once
             if root.branch is None or root.branch.closed or root.definitions != definitions:
-                root.branch = await _prompt(agent, context, definitions)
+                root.branch = await _prompt(agent, context, definitions, adapter)
                 root.definitions = definitions
                 core_of(context).registry.hide(root.branch)
             branch = await root.branch.fork()
@@ -43,9 +45,10 @@ class TrunkCache:
 
     def close(self) -> None:
         """Frees all prompts; `fork` prefills them again."""
-        for root in self._roots.values():
-            if root.branch is not None:
-                root.branch.close()
+        for roots in self._roots.values():
+            for root in roots.values():
+                if root.branch is not None:
+                    root.branch.close()
 
 
 def tools_in_prompt(branch: Branch) -> list[str]:
@@ -70,9 +73,9 @@ class _Root:
         self.definitions: Definitions = ()
 
 
-async def _prompt(agent: Agent[Any, Any], context: Context, definitions: Definitions) -> Branch:
+async def _prompt(agent: Agent[Any, Any], context: Context, definitions: Definitions, adapter: int) -> Branch:
     """Prefills a new branch with the system prompt and the tools, as far as they precede every question."""
     switches = template_switches(agent.thinking, core_of(context).chat.tokenizer.template_variables)
     template = {**switches, **(agent.template or {})}
     update = await core_of(context).chat.encoder.opening(agent.instructions, definitions or None, template or None)
-    return await prompted_branch(core_of(context), update, None, common=True)
+    return await prompted_branch(core_of(context), update, None, common=True, adapter=adapter)

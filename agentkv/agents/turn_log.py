@@ -99,13 +99,13 @@ class TurnLog(Protocol):
     async def gave_up(self, branch: Branch, error: BaseException, kept: bool) -> None:
         """The turn ended early; the branch is as it stays, with its work where that is `kept`."""
 
-    def of_call(self, call_key: str) -> TurnLog:
-        """The record of a turn that a call of this one begins."""
+    def of_call(self, call_key: str, core: ContextCore) -> TurnLog:
+        """The record of a turn that a call of this one begins, on a branch of that Context."""
         ...
 
-    async def left_by_call(self, call_key: str, attempt: int) -> Any:
-        """The turn that this attempt at a call, from 1, began in an earlier process (`kv.UnfinishedRun`); None for
-        none."""
+    async def left_by_call(self, call_key: str, attempt: int, core: ContextCore) -> Any:
+        """The turn that this attempt at a call, from 1, began in an earlier process (`kv.UnfinishedRun`), and that goes
+        on in that Context; None for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +158,11 @@ class NoTurnLog:
     async def gave_up(self, branch: Branch, error: BaseException, kept: bool) -> None:
         """See TurnLog."""
 
-    def of_call(self, call_key: str) -> NoTurnLog:
+    def of_call(self, call_key: str, core: ContextCore) -> NoTurnLog:
         """See TurnLog. What nobody resumes begins nothing that is to be resumed."""
         return NoTurnLog(call_key)
 
-    async def left_by_call(self, call_key: str, attempt: int) -> None:
+    async def left_by_call(self, call_key: str, attempt: int, core: ContextCore) -> None:
         """See TurnLog."""
 
 

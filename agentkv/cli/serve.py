@@ -19,7 +19,7 @@ from .options import (
     ThreadsOption,
     byte_count,
 )
-from .served_models import Speculation, given_models
+from .served_models import GivenModels, Speculation, given_models
 
 
 def serve(
@@ -34,6 +34,12 @@ def serve(
         Path | None,
         typer.Option(
             metavar="FILE", help="Several models, each with options of its own, and keys for some of them (TOML)."
+        ),
+    ] = None,
+    adapter: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=FOLDER", help="A LoRA adapter of the model, offered as a model of that name; again for more."
         ),
     ] = None,
     max_memory: Annotated[
@@ -186,9 +192,8 @@ def serve(
         "offload_memory": offload_memory,
     }
     with reporting():
-        given = given_models(model or [], models, options)
-    if given.several and (name or trace):
-        fail("--name and --trace go with a single model")
+        given = given_models(model or [], models, options, adapter or [])
+    _check_single(given, name or [], trace)
     if not given.several and (max_memory is not None or idle is not None):
         fail("--max-memory and --idle go with several models, NAME=FOLDER ... or --models FILE")
     has_keys = api_key is not None or bool(given.keys)
@@ -218,6 +223,14 @@ def serve(
         told = {called: table.options() for called, table in given.tables.items()}
         several = Several(max_memory, idle) if given.several else None
         anyio.run(run, told, several, settings, Listening(host, port, drain_seconds), trace)
+
+
+def _check_single(given: GivenModels, names: list[str], trace: Path | None) -> None:
+    """Fails for what goes with a single model, and for a name of it that an adapter has."""
+    if given.several and (names or trace):
+        fail("--name and --trace go with a single model")
+    if taken := [each for table in given.tables.values() for each in table.adapters if each in names]:
+        fail(f"--name {taken[0]} is also the name of an adapter: give one of them another")
 
 
 def _is_loopback(host: str) -> bool:

@@ -56,6 +56,7 @@ class ModelTable(BaseModel):
     call_threshold: Annotated[float, Field(ge=0, le=1)] | None
     offload: Path | None
     offload_memory: _Count
+    adapters: Mapping[str, Path] = {}
 
     def options(self) -> ModelOptions:
         """The same as the server takes it."""
@@ -77,14 +78,15 @@ class ModelTable(BaseModel):
             "offload": Offload(folder=self.offload, memory_bytes=self.offload_memory, idle=0),
             **prefix_cache_options(self.prefix_cache, self.prefix_cache_bytes),
         }
-        return ModelOptions(how=how, warm=self.warm, call_threshold=self.call_threshold)
+        return ModelOptions(how=how, warm=self.warm, call_threshold=self.call_threshold, adapters=dict(self.adapters))
 
 
 class GivenModels(NamedTuple):
     """The models of one server.
 
     Attributes:
-        tables: by name; the only one of a single model by what it was called on the command line.
+        tables: by name; the only one of a single model by what it was called on the command line. No two of them and
+            of their adapters have one name.
         several: whether they are opened on use.
         keys: keys for some of them.
     """
@@ -94,15 +96,24 @@ class GivenModels(NamedTuple):
     keys: dict[str, list[str]]
 
 
-def given_models(arguments: Sequence[str], file: Path | None, options: Mapping[str, Any]) -> GivenModels:
-    """The models that were asked for. `options` are those of all, where a file does not say others.
+def given_models(
+    arguments: Sequence[str], file: Path | None, options: Mapping[str, Any], adapters: Sequence[str] = ()
+) -> GivenModels:
+    """The models that were asked for. `options` are those of all, where a file does not say others; `adapters`, each as
+    NAME=FOLDER, are of a single one.
 
     Fails with a message for what cannot be meant, and for models that are not there.
     """
     if len(arguments) == 1 and file is None and ("=" not in arguments[0] or Path(arguments[0]).exists()):
         model = Path(arguments[0])
         name = model.resolve().name if model.exists() else str(model)
-        return GivenModels({name: ModelTable(model=model, **options)}, several=False, keys={})
+        single = {name: ModelTable(model=model, adapters=_named(adapters), **options)}
+        _check_adapters(single)
+        return GivenModels(single, several=False, keys={})
+    if adapters:
+        fail(
+            "--adapter goes with a single model; give each of several its own in --models FILE: adapters = {NAME = ...}"
+        )
     tables, keys = ({}, {}) if file is None else _read(file, options)
     for argument in arguments:
         name, given, model_of = argument.partition("=")
@@ -116,7 +127,33 @@ def given_models(arguments: Sequence[str], file: Path | None, options: Mapping[s
     for name, table in tables.items():
         if not folder_called(table.model.expanduser(), quant=table.quant).exists():
             fail(f"model {name}: there is no {table.model}; give a folder that `agentkv export` wrote, or a GGUF file")
+    _check_adapters(tables)
     return GivenModels(tables, several=True, keys=keys)
+
+
+def _named(adapters: Sequence[str]) -> dict[str, Path]:
+    """Adapters of the command line, by name."""
+    found: dict[str, Path] = {}
+    for argument in adapters:
+        name, given, path = argument.partition("=")
+        if not (name and given and path):
+            fail(f"--adapter {argument} has no name: give it as NAME=FOLDER")
+        if name in found:
+            fail(f"there are two adapters called {name}: give each another name")
+        found[name] = Path(path)
+    return found
+
+
+def _check_adapters(tables: Mapping[str, ModelTable]) -> None:
+    """Fails for adapters that are not there, and for names that are taken."""
+    taken = set(tables)
+    for table in tables.values():
+        for name, path in table.adapters.items():
+            if name in taken:
+                fail(f"there are two models called {name}, one of them an adapter: give each another name")
+            if not path.expanduser().exists():
+                fail(f"adapter {name}: there is no {path}; give a folder that peft wrote, or a GGUF file")
+            taken.add(name)
 
 
 def _read(file: Path, options: Mapping[str, Any]) -> tuple[dict[str, ModelTable], dict[str, list[str]]]:
@@ -129,7 +166,8 @@ def _read(file: Path, options: Mapping[str, Any]) -> tuple[dict[str, ModelTable]
         fail(f"{file} is no TOML: {error}")
     keys = told.pop(KEYS, {})
     tables = {name: _table(f"{file}, [{name}]", table, options) for name, table in told.items()}
-    return tables, _keys(file, keys, tables)
+    names = [*tables, *(adapter for table in tables.values() for adapter in table.adapters)]
+    return tables, _keys(file, keys, names)
 
 
 def _table(where: str, table: object, options: Mapping[str, Any]) -> ModelTable:
@@ -148,7 +186,7 @@ def _table(where: str, table: object, options: Mapping[str, Any]) -> ModelTable:
         fail(f"{where}: {name} is {preview(fault['input'])}: {reason_of(fault)}")
 
 
-def _keys(file: Path, told: object, models: Mapping[str, Any]) -> dict[str, list[str]]:
+def _keys(file: Path, told: object, models: Sequence[str]) -> dict[str, list[str]]:
     """Keys from the environment, each with its models. What stands in the file may be a key: no message shows it."""
     if not isinstance(told, dict):
         fail(f"{file}, [{KEYS}] must be a table: names of environment variables, each with a list of models")

@@ -239,11 +239,18 @@ class Journal:
 
     async def left_by_call(self, core: ContextCore, call_key: str, attempt: int) -> UnfinishedRun | None:
         """The turn that this attempt at a call began in an earlier process; None for none. A turn that ended early
-        belongs to the first attempt: the others find what an attempt in this process left."""
+        belongs to the first attempt: the others find what an attempt in this process left. One of a model with another
+        tokenizer does not go on: the call begins another one in its place."""
         info = await self.write(core, partial(runs.find_run, run=call_key))
+        if info is not None and not await self._is_of(core, info):
+            return None
         if info is None or info.id in self.at_work or (attempt > 1 and info.status in ("failed", "cancelled")):
             return None
         return UnfinishedRun(self, core, info)
+
+    async def _is_of(self, core: ContextCore, info: RunInfo) -> bool:
+        """Whether a turn is of the model of a Context."""
+        return await self.write(core, partial(runs.model_of_run, run=info.id)) == await self._model(core)
 
     async def changed(self, branch: Branch) -> None:
         """Records the state of a branch that adopted another one, or whose files were applied, where the journal knows

@@ -356,6 +356,14 @@ def branch_of_run(connection: sqlite3.Connection, run: str) -> tuple[str, int]:
     return branch, state
 
 
+def model_of_run(connection: sqlite3.Connection, run: str) -> str:
+    """The model of the branch of a turn."""
+    (model,) = connection.execute(
+        "SELECT model FROM runs JOIN branches ON branches.id = branch WHERE runs.id = ?", (run,)
+    ).fetchone()
+    return str(model)
+
+
 def drop_runs(connection: sqlite3.Connection, ids: Collection[str]) -> None:
     """Removes turns, and those that their calls began. Raises JournalError if there is no such turn."""
     for run in ids:

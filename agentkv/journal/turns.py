@@ -159,13 +159,13 @@ class JournalTurnLog:
             self._journal.owe(end)
             log.warning("the end of a turn could not be recorded yet", run=self.run_id, why=str(failure))
 
-    def of_call(self, call_key: str) -> JournalTurnLog:
+    def of_call(self, call_key: str, core: ContextCore) -> JournalTurnLog:
         """See TurnLog."""
-        return JournalTurnLog(self._journal, self._core, call_key)
+        return JournalTurnLog(self._journal, core, call_key)
 
-    async def left_by_call(self, call_key: str, attempt: int) -> UnfinishedRun | None:
+    async def left_by_call(self, call_key: str, attempt: int, core: ContextCore) -> UnfinishedRun | None:
         """See TurnLog."""
-        return await self._journal.left_by_call(self._core, call_key, attempt)
+        return await self._journal.left_by_call(core, call_key, attempt)
 
     async def _note(self, index: int, request: CallRequest, **values: object) -> None:
         text = text_of_request(request)

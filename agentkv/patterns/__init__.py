@@ -11,10 +11,11 @@ close it.
 from ._shared import Winner
 from .beam import beam
 from .best_of import best_of
+from .cascade import Cascaded, cascade
 from .debate import debate
 from .map_reduce import map_reduce
 from .race import race
 from .tree_search import tree_search
 from .vote import vote
 
-__all__ = ["Winner", "beam", "best_of", "debate", "map_reduce", "race", "tree_search", "vote"]
+__all__ = ["Cascaded", "Winner", "beam", "best_of", "cascade", "debate", "map_reduce", "race", "tree_search", "vote"]

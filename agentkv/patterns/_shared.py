@@ -27,12 +27,22 @@ def check(trunk: object, timeout: object = None, *, counts: dict[str, int] | Non
     """Raises InvalidInput for a trunk that is no Branch, an invalid timeout or count, or a function not callable."""
     if not isinstance(trunk, Branch):
         raise InvalidInput(f"trunk is {preview(trunk)}, but it must be a Branch")
+    check_timeout(timeout)
+    for name, count in (counts or {}).items():
+        checked_count(count, name, 1, MOST)
+    check_functions(**functions)
+
+
+def check_timeout(timeout: object) -> None:
+    """Raises InvalidInput for what is no number of seconds above 0, nor None."""
     if timeout is not None and not (
         isinstance(timeout, int | float) and not isinstance(timeout, bool) and 0 < timeout <= sys.float_info.max
     ):
         raise InvalidInput(f"timeout is {preview(timeout)}, but it must be None or a number of seconds above 0")
-    for name, count in (counts or {}).items():
-        checked_count(count, name, 1, MOST)
+
+
+def check_functions(**functions: object) -> None:
+    """Raises InvalidInput for a function that is not callable."""
     for name, function in functions.items():
         if not callable(function):
             raise InvalidInput(f"{name} is {preview(function)}, but it must be a function")

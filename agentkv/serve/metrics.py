@@ -138,12 +138,14 @@ class _OfModels(Collector):
         opens = CounterMetricFamily("agentkv_model_opens", "How often the model was opened.", labels=labels)
         for model in models.all:
             label, server = [model.name] if labels else [], model.server
+            kept.add_metric(label, 0 if server is None else len(server.cache))
+            if model.is_adapter:  # its Context is counted already
+                continue
             model.counted.read()
             for name, gauge in zip(_GAUGES, gauges, strict=True):
                 gauge.add_metric(label, 0 if server is None else getattr(server.context.stats, name))
             for name, counter in zip(_COUNTERS, counters, strict=True):
                 counter.add_metric(label, model.counted.totals()[name])
-            kept.add_metric(label, 0 if server is None else len(server.cache))
             opened.add_metric(label, server is not None)
             opens.add_metric(label, model.counted.opens)
         yield from gauges

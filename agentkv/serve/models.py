@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import anyio
 
-from .._types.errors import OutOfMemory
+from .._types.errors import AdapterError, OutOfMemory
 from .._types.log import log
 from .admission import Admission, request_timeout
 from .branches.registry import Branches
@@ -21,10 +21,13 @@ from .metrics import Counted, Metrics
 from .server import Server
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from starlette.requests import Request
 
     from .._context.branch import Branch
     from .._context.context import Context
+    from .._types.adapter import Adapter
     from .settings import Settings
 
 Use: TypeAlias = Callable[[str], AbstractAsyncContextManager["Context"]]
@@ -37,26 +40,45 @@ async def _none(context: Context) -> Sequence[Branch]:
     return ()
 
 
+class Offered(NamedTuple):
+    """A model as a server offers it.
+
+    Attributes:
+        settings: of its `Server`s.
+        warm: what it is opened with.
+        base: name of the model whose Context it is in; None for its own.
+        adapter: the LoRA adapter that it is under, of a folder or a file; None for none.
+    """
+
+    settings: Settings
+    warm: Warm = _none
+    base: str | None = None
+    adapter: Path | None = None
+
+
 class ServedModel:
-    """One model of a server, and what outlives its closing.
+    """One model of a server, and what outlives its closing. Under an adapter it is in the Context of its base.
 
     Attributes:
         name: its own name; `settings.names` are those that clients may call it by.
+        base: name of the model whose Context it is in; its own, unless it is an adapter.
         settings: of its `Server`s.
         server: while the model is open; a new one each time.
         branches: those that clients hold, which keep the model open; and the leases that they may have.
         counted: counters of all its Contexts.
     """
 
-    def __init__(self, name: str, settings: Settings, admission: Admission, ignored: Ignored, warm: Warm) -> None:
+    def __init__(self, name: str, offered: Offered, admission: Admission, ignored: Ignored) -> None:
+        settings = offered.settings
         self.name = name
+        self.base = offered.base or name
         self.settings = settings
         self.server: Server | None = None
         self.branches = Branches(settings.most_branches, settings.branch_seconds, settings.lease_seconds)
         self.counted = Counted()
         self._admission = admission
         self._ignored = ignored
-        self._warm = warm
+        self._offered = offered
         self._making = anyio.Lock()
 
     async def over(self, context: Context) -> Server:
@@ -65,16 +87,29 @@ class ServedModel:
             return self.server
         async with self._making:
             if self.server is None or self.server.context is not context:
-                server = self.begin(context)
-                for branch in await self._warm(context):
+                server = self.begin(context, await self._adapter_in(context))
+                for branch in await self._offered.warm(context):
                     server.warm(branch)
                 self.server = server
         return self.server
 
-    def begin(self, context: Context) -> Server:
+    @property
+    def is_adapter(self) -> bool:
+        """Whether it is another one under an adapter."""
+        return self.base != self.name
+
+    def begin(self, context: Context, adapter: Adapter | None = None) -> Server:
         """A server over a Context that was just opened."""
         self.counted.begin(context)
-        return Server(context, self.settings, self._admission, self._ignored, self.branches)
+        return Server(context, self.settings, self._admission, self._ignored, self.branches, adapter)
+
+    async def _adapter_in(self, context: Context) -> Adapter | None:
+        if self._offered.adapter is None:
+            return None
+        try:
+            return await context.adapter(self._offered.adapter, name=self.name)
+        except AdapterError as error:
+            raise AdapterError(f"adapter {self.name!r}: {error}") from error
 
     def let_go(self) -> None:
         """Closes what only waits to be gone on with, where no client holds a branch: the model may be closed then."""
@@ -90,14 +125,12 @@ class Models:
 
     Attributes:
         settings: of the whole server; `names` are those of all models.
-        several: whether there may be more than one: then models are opened on use, and answers tell them apart.
+        several: whether there may be more than one: then answers tell them apart.
         began: when the server was started, in seconds since 1970.
     """
 
-    def __init__(
-        self, settings: Settings, use: Use, own: Mapping[str, tuple[Settings, Warm]], several: bool = False
-    ) -> None:
-        """`own` has the settings of each model, and what it is opened with, by the name that `use` takes."""
+    def __init__(self, settings: Settings, use: Use, offered: Mapping[str, Offered], several: bool = False) -> None:
+        """`use` takes the names of those that are no adapters."""
         self.settings = settings
         self.several = several
         self.began = int(time.time())
@@ -105,11 +138,13 @@ class Models:
         self.metrics = Metrics(self)
         self.ignored = Ignored(self.metrics.ignored, settings.strict)
         self._use = use
-        self.all = [ServedModel(name, each, self.admission, self.ignored, warm) for name, (each, warm) in own.items()]
+        self.all = [ServedModel(name, each, self.admission, self.ignored) for name, each in offered.items()]
 
     def let_go(self, name: str) -> None:
-        """Lets go of what would keep a model open that nobody uses, by its own name."""
-        next(model for model in self.all if model.name == name).let_go()
+        """Lets go of what would keep a model open that nobody uses, under adapters too, by its own name."""
+        for model in self.all:
+            if model.base == name:
+                model.let_go()
 
     def usable(self, request: Request) -> list[ServedModel]:
         """The models that the request's key may use, the first one first."""
@@ -146,7 +181,7 @@ class Models:
         """
         async with AsyncExitStack() as stack:
             if model.server is not None:
-                yield await model.over(await stack.enter_async_context(self._use(model.name)))
+                yield await model.over(await stack.enter_async_context(self._use(model.base)))
                 return
             seconds = request_timeout(request.headers.get("x-request-timeout"), self.settings.most_seconds)
             with self.admission.waits(seconds):
@@ -156,7 +191,7 @@ class Models:
 
     async def _opened(self, model: ServedModel, stack: AsyncExitStack) -> Server:
         try:
-            return await model.over(await stack.enter_async_context(self._use(model.name)))
+            return await model.over(await stack.enter_async_context(self._use(model.base)))
         except (ApiError, OutOfMemory):
             raise
         except Exception as error:  # whatever it is, it is no fault of the request
@@ -172,6 +207,6 @@ def models_over(context: Context, settings: Settings) -> Models:
     async def use(name: str) -> AsyncIterator[Context]:
         yield context
 
-    models = Models(settings, use, {settings.names[0]: (settings, _none)})
+    models = Models(settings, use, {settings.names[0]: Offered(settings)})
     models.all[0].server = models.all[0].begin(context)
     return models

@@ -20,7 +20,7 @@ from .._types.errors import InvalidInput, SnapshotMismatch
 from ..trace import record
 from .app import application_of
 from .http.listener import bind_socket, listener
-from .models import Models
+from .models import Models, Offered
 
 if TYPE_CHECKING:
     import uvicorn
@@ -76,7 +76,7 @@ async def run(
             app = application_of(served)
             host, port = sock.getsockname()[:2]
             shown = f"[{host}]" if ":" in host else host
-            names = ", ".join(models) if several else settings.names[0]
+            names = ", ".join(model.settings.names[0] for model in served.all)
             _say(f"serving {escaped(names)} at http://{shown}:{port}/v1 (Ctrl-C to stop)")
             await _serve(app, served.admission, sock, listening.drain_seconds)
     _say("stopped")
@@ -96,11 +96,11 @@ async def _opened(
     pool.start()
     stack.push_async_callback(pool.close)
     if several is None:
-        [model] = served.all
-        context = await stack.enter_async_context(pool.use(model.name))
+        context = await stack.enter_async_context(pool.use(served.all[0].name))
         if trace is not None:
             await stack.enter_async_context(record(context, trace))
-        await model.over(context)
+        for model in served.all:  # it, and its adapters
+            await model.over(context)
     return served
 
 
@@ -111,14 +111,13 @@ def models_of(
     max_memory, idle = several or (None, None)
     how = {name: each.how for name, each in models.items()}
     pool = ModelPool(how, max_memory, idle, lambda name: served.let_go(name))
-    own = {
-        name: (
-            replace(settings, names=(name,) if several else settings.names, call_threshold=each.call_threshold),
-            partial(_warm, each.warm),
-        )
-        for name, each in models.items()
-    }
-    served = Models(settings, pool.use, own, several=several is not None)
+    offered = {}
+    for name, each in models.items():
+        own = replace(settings, names=(name,) if several else settings.names, call_threshold=each.call_threshold)
+        offered[name] = Offered(own, partial(_warm, each.warm))
+        for called, adapter in each.adapters.items():
+            offered[called] = Offered(replace(own, names=(called,)), base=name, adapter=adapter)
+    served = Models(settings, pool.use, offered, several=len(offered) > 1 or several is not None)
     return served, pool
 
 

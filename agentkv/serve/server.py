@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .._context.context import Context
     from .._context.overflow import Room
     from .._state.branch_state import BranchState
+    from .._types.adapter import Adapter
     from .branches.registry import Branches
     from .http.ignored import Ignored
     from .reply import Reply
@@ -66,16 +67,23 @@ class Prompted:
 
 
 class Server:
-    """One Context behind any number of protocols; overflow policy of all its branches.
+    """One Context behind any number of protocols; overflow policy of all its branches, which are under its adapter.
 
     It ends with its Context. What all models of a process share, and what outlives a model that is closed, is made by
     `Models` and given to it.
     """
 
     def __init__(
-        self, context: Context, settings: Settings, admission: Admission, ignored: Ignored, branches: Branches
+        self,
+        context: Context,
+        settings: Settings,
+        admission: Admission,
+        ignored: Ignored,
+        branches: Branches,
+        adapter: Adapter | None = None,
     ) -> None:
         self.context = context
+        self.adapter = adapter
         self.settings = settings
         self.admission = admission
         self.ignored = ignored
@@ -87,7 +95,13 @@ class Server:
     @property
     def fingerprint(self) -> str:
         """Short fingerprint of the model, in OpenAI's form."""
-        return "fp_" + self.context.model_info.fingerprint.rpartition(":")[2][:12]
+        return "fp_" + self.model_fingerprint.rpartition(":")[2][:12]
+
+    @property
+    def model_fingerprint(self) -> str:
+        """Fingerprint of the model with its adapter."""
+        model = self.context.model_info.fingerprint
+        return model if self.adapter is None else f"{model}+{self.adapter.digest}"
 
     def checked(self, reply_request: ReplyRequest) -> ReplyRequest:
         """Applies the server's settings and fits the request to the model. Raises ApiError for what the model cannot
@@ -253,7 +267,11 @@ class Server:
         offloader = core.offloader
         fork = None if after is None else await self._forked(after)
         source = None if fork is None else Source(fork.id, kept)
-        needs = PromptNeeds(most_cells(core.model.info), underway=offloader.underway if offloader else None)
+        needs = PromptNeeds(
+            most_cells(core.model.info),
+            core.adapters.checked(self.adapter),
+            underway=offloader.underway if offloader else None,
+        )
 
         async def read() -> Prompted:
             if fork is None:

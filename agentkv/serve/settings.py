@@ -67,8 +67,10 @@ class ModelOptions:
         how: arguments of `Context.open`, the model among them.
         warm: files of saved branches with messages; conversations with the same beginning fork them.
         call_threshold: as of `Settings`.
+        adapters: LoRA adapters of the model that are offered as models, by name.
     """
 
     how: Mapping[str, Any]
     warm: Sequence[Path] = ()
     call_threshold: float | None = None
+    adapters: Mapping[str, Path] = field(default_factory=dict)

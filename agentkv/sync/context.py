@@ -68,9 +68,11 @@ class SyncContext:
         """Loads a LoRA adapter, as `Context.adapter` does."""
         return self.wait(self.awaited.adapter(folder, name=name))
 
-    def trunk(self, agent: Agent[Any, Any], *, workspace: Workspace | None = None) -> SyncBranch:
+    def trunk(
+        self, agent: Agent[Any, Any], *, workspace: Workspace | None = None, adapter: Adapter | None = None
+    ) -> SyncBranch:
         """Opens a branch with the agent's prompt, for `SyncBranch.run`, as `Agent.trunk` does."""
-        return self._made(self.wait(agent.trunk(self.awaited, workspace=workspace)))
+        return self._made(self.wait(agent.trunk(self.awaited, workspace=workspace, adapter=adapter)))
 
     def keep(self, *branches: SyncBranch) -> None:
         """Closes all branches but these, as `Context.keep` does."""

@@ -1,7 +1,7 @@
 """LoRA adapters (Hu et al. 2021, https://arxiv.org/abs/2106.09685) that run beside a program's linear layers.
 
-An adapter is a folder as peft writes it: `adapter_config.json` and `adapter_model.safetensors`. The linear layers of
-the program are those of its manifest, `Manifest.linears`. Imports no torch.
+An adapter is a folder as peft writes it, of `adapter_config.json` and `adapter_model.safetensors`, or a GGUF file. The
+linear layers of the program are those of its manifest, `Manifest.linears`. Imports no torch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from agentkv_runtime.errors import AdapterError, ExportError
+from agentkv_runtime.errors import AdapterError, ExportError, GGUFError, UnsupportedModelError
 from agentkv_runtime.folder.manifest import LinearLayers
 from agentkv_runtime.folder.printable import printable
 from agentkv_runtime.hf.tensors import DTYPES, Tensor, tensors_of
@@ -41,7 +41,7 @@ class LoraAdapter:
     modules: tuple[str, ...]
     """Names of the linear layers that it changes."""
     digest: str
-    """SHA-256 of what it adds: two folders of the same digest are the same adapter."""
+    """SHA-256 of what it adds: two of the same digest are the same adapter."""
     weights: AdapterWeights
 
     @property
@@ -63,21 +63,22 @@ class _Place(NamedTuple):
     shared: bool
 
 
-def read_adapter(folder: Path, linears: Mapping[str, LinearLayers]) -> LoraAdapter:
-    """Reads the adapter in a folder for the linear layers of a program.
+def read_adapter(path: Path, linears: Mapping[str, LinearLayers], head_dim: int) -> LoraAdapter:
+    """Reads the adapter in a folder or a GGUF file for the linear layers of a program with heads of `head_dim`.
 
-    Raises AdapterError for a folder without an adapter, for kinds that do not run beside a program, and for modules and
-    shapes that the program does not have.
+    Raises AdapterError for what is no adapter, for kinds that do not run beside a program, and for modules and shapes
+    that the program does not have.
     """
     try:
-        config = read_adapter_config(folder)
-        if config.get("bias", "none") != "none":
-            raise AdapterError(f"{folder}: trains biases (bias={config['bias']!r}), which only merging can. {INSTEAD}")
-        tensors = {tensor.name.removeprefix(PREFIX): tensor for tensor in tensors_of(folder / WEIGHTS)}
-        pairs = _pairs(folder, config, tensors)
-    except ExportError as error:
+        if path.is_file():
+            from agentkv_runtime.gguf.adapter import read_pairs
+
+            pairs = {module: _Pair(*pair) for module, pair in read_pairs(path, head_dim).items()}
+        else:
+            pairs = _folder_pairs(path)
+    except (ExportError, GGUFError, UnsupportedModelError) as error:
         raise AdapterError(str(error)) from error
-    placed = _placed(folder, pairs, _places(linears))
+    placed = _placed(path, pairs, _places(linears))
     digest = hashlib.sha256()
     for module, pair in sorted(pairs.items()):
         digest.update(f"{module} {pair.a.shape} {pair.b.shape}".encode())
@@ -88,6 +89,15 @@ def read_adapter(folder: Path, linears: Mapping[str, LinearLayers]) -> LoraAdapt
         digest=f"sha256:{digest.hexdigest()}",
         weights=placed,
     )
+
+
+def _folder_pairs(folder: Path) -> dict[str, _Pair]:
+    """The matrices of each module of a folder. Raises AdapterError, ExportError."""
+    config = read_adapter_config(folder)
+    if config.get("bias", "none") != "none":
+        raise AdapterError(f"{folder}: trains biases (bias={config['bias']!r}), which only merging can. {INSTEAD}")
+    tensors = {tensor.name.removeprefix(PREFIX): tensor for tensor in tensors_of(folder / WEIGHTS)}
+    return _pairs(folder, config, tensors)
 
 
 def _pairs(folder: Path, config: dict[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, _Pair]:

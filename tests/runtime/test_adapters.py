@@ -24,6 +24,7 @@ from ..models import VOCAB_SIZE
 Matrices = dict[str, np.ndarray[Any, Any]]
 LAYER = "model.layers.0.self_attn.q_proj"
 A, B = f"{PREFIX}{LAYER}.lora_A.weight", f"{PREFIX}{LAYER}.lora_B.weight"
+HEAD_DIM = 2
 PROGRAM = {
     "w0": LinearLayers(inputs=8, layers=((LAYER, 6), ("model.layers.0.self_attn.k_proj", 4))),
     "w1": LinearLayers(inputs=8, layers=(("model.layers.0.mlp.gate_proj", 5), ("model.layers.0.mlp.up_proj", 5))),
@@ -41,7 +42,7 @@ def pair(layer: str, inputs: int = 8, outputs: int = 6, rank: int = 2, seed: int
 
 def test_matrices_go_where_the_layer_is(tmp_path: Path) -> None:
     matrices = pair("model.layers.0.self_attn.k_proj", outputs=4) | pair(LAYER)
-    read = read_adapter(write_adapter(tmp_path / "a", matrices, rank=2, lora_alpha=6), PROGRAM)
+    read = read_adapter(write_adapter(tmp_path / "a", matrices, rank=2, lora_alpha=6), PROGRAM, HEAD_DIM)
     ((weight, parts),) = read.weights
     assert weight == "w0"
     assert [first for first, _, _ in parts] == [0, 6]
@@ -53,7 +54,7 @@ def test_matrices_go_where_the_layer_is(tmp_path: Path) -> None:
 
 def test_a_fused_gate_and_up_become_two(tmp_path: Path) -> None:
     matrices = pair("model.layers.0.mlp.gate_up_proj", outputs=10)
-    read = read_adapter(write_adapter(tmp_path / "a", matrices, rank=2, lora_alpha=2), PROGRAM)
+    read = read_adapter(write_adapter(tmp_path / "a", matrices, rank=2, lora_alpha=2), PROGRAM, HEAD_DIM)
     ((_, ((first, a, gate), (second, same, up))),) = read.weights
     assert (first, second) == (0, 5)
     assert np.array_equal(a, same)
@@ -62,7 +63,9 @@ def test_a_fused_gate_and_up_become_two(tmp_path: Path) -> None:
 
 def test_the_digest_is_of_what_is_added(tmp_path: Path) -> None:
     def digest(name: str, seed: int = 0, **config: object) -> str:
-        return read_adapter(write_adapter(tmp_path / name, pair(LAYER, seed=seed), rank=2, **config), PROGRAM).digest
+        return read_adapter(
+            write_adapter(tmp_path / name, pair(LAYER, seed=seed), rank=2, **config), PROGRAM, HEAD_DIM
+        ).digest
 
     assert digest("a") == digest("b", base_model_name_or_path="another")
     assert len({digest("a"), digest("c", seed=1), digest("d", lora_alpha=8), digest("e", use_rslora=True)}) == 4
@@ -108,19 +111,19 @@ def test_what_does_not_fit_is_refused(
     matrices = pair(LAYER)
     folder = write_adapter(tmp_path / "a", change(matrices) if change else matrices, **{"rank": 2} | config)
     with pytest.raises(AdapterError, match=said):
-        read_adapter(folder, PROGRAM)
+        read_adapter(folder, PROGRAM, HEAD_DIM)
 
 
 def test_a_folder_without_an_adapter_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AdapterError, match=r"no adapter_config\.json"):
-        read_adapter(tmp_path, PROGRAM)
+        read_adapter(tmp_path, PROGRAM, HEAD_DIM)
     folder = write_adapter(tmp_path / "a", pair(LAYER), rank=2)
     (folder / "adapter_model.safetensors").write_bytes(b"\xff" * 64)
     with pytest.raises(AdapterError, match="damaged"):
-        read_adapter(folder, PROGRAM)
+        read_adapter(folder, PROGRAM, HEAD_DIM)
     (folder / "adapter_model.safetensors").unlink()
     with pytest.raises(AdapterError, match="adapter_model"):
-        read_adapter(folder, PROGRAM)
+        read_adapter(folder, PROGRAM, HEAD_DIM)
 
 
 class Program:
@@ -186,7 +189,7 @@ def test_an_adapter_changes_logits_as_in_peft(
     want = of_torch(wrapped) - before
 
     program = Program(tiny_exported_folder(kind, quant=quant))
-    adapter = program.session.add_adapter(read_adapter(tmp_path, program.linears).weights)
+    adapter = program.session.add_adapter(read_adapter(tmp_path, program.linears, HEAD_DIM).weights)
     got = program.logits(tokens, adapter) - program.logits(tokens)
     assert np.linalg.norm(want) > 0.2 * np.linalg.norm(before)
     assert np.linalg.norm(got - want) < 0.09 * np.linalg.norm(want)
@@ -197,8 +200,12 @@ def test_matrices_of_zeros_change_no_bit(tmp_path: Path, tiny_exported_folder: A
     program = Program(folder)
     tokens = list(range(40, 60))
     zeros = {name: matrix * (0 if "lora_B" in name else 1) for name, matrix in random_matrices(folder, 1).items()}
-    nothing = program.session.add_adapter(read_adapter(write_adapter(tmp_path / "a", zeros), program.linears).weights)
-    some = program.session.add_adapter(read_adapter(random_adapter(folder, tmp_path / "b", 1), program.linears).weights)
+    nothing = program.session.add_adapter(
+        read_adapter(write_adapter(tmp_path / "a", zeros), program.linears, HEAD_DIM).weights
+    )
+    some = program.session.add_adapter(
+        read_adapter(random_adapter(folder, tmp_path / "b", 1), program.linears, HEAD_DIM).weights
+    )
     before = program.logits(tokens)
     assert np.array_equal(program.logits(tokens, nothing), before)
     assert not np.array_equal(program.logits(tokens, some), before)

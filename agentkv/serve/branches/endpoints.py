@@ -48,7 +48,9 @@ async def create_branch(server: Server, request: Request) -> Response:
         async with server.admitted(request.headers):
             with server.branches.room(1, [body.name] if body.name else []), error_param(body.given_as):
                 branch = await server.with_room(
-                    lambda: server.context.branch(prompt, tools=body.tools, template=body.template, overflow=server)
+                    lambda: server.context.branch(
+                        prompt, tools=body.tools, template=body.template, overflow=server, adapter=server.adapter
+                    )
                 )
                 made = branch_json(server.branches.add(branch, name=body.name, lease=body.lease), whole)
         await emit(json.dumps(made))

@@ -89,15 +89,17 @@ async def show_snapshot(server: Server, request: Request) -> Response:
         revision = entry.revision  # read first: if the branch changes meanwhile, publishing over it is refused
         published = await snapshot_of(entry.branch)
         shown = {"branch": published.model_dump(mode="json"), "revision": revision}
-        return JSONResponse({**shown, "fingerprint": server.context.model_info.fingerprint})
+        return JSONResponse({**shown, "fingerprint": server.model_fingerprint})
 
 
 async def _made(server: Server, published: PublishedBranch) -> Branch:
     """Makes a branch of these tokens and prefills those that are not cached."""
     if not published.tokens:
-        source = await server.with_room(server.context.branch)
+        source = await server.with_room(lambda: server.context.branch(adapter=server.adapter))
     else:
-        source = await server.with_room(lambda: server.context.branch(published.tokens, overflow=server))
+        source = await server.with_room(
+            lambda: server.context.branch(published.tokens, overflow=server, adapter=server.adapter)
+        )
     try:
         return await server.with_room(lambda: branch_of(source, published, server))
     finally:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 async def list_models(models: Models, request: Request) -> Response:
-    """`GET /v1/models`: all names of the models that the key may use; of several, whether each is open."""
+    """`GET /v1/models`: all names of the models that the key may use; of several, whether each is open, and of
+    adapters the model that they are of."""
     data = [_model(models, each, name) for each in models.usable(request) for name in each.settings.names]
     return JSONResponse({"object": "list", "data": data})
 
@@ -29,7 +30,8 @@ async def show_model(models: Models, request: Request) -> Response:
 
 def _model(models: Models, model: ServedModel, name: str) -> dict[str, Any]:
     told = Model(id=name, created=models.began, object="model", owned_by="agentkv").model_dump()
-    return told | ({"open": model.server is not None} if models.several else {})
+    parent = {"parent": model.base} if model.is_adapter else {}
+    return told | parent | ({"open": model.server is not None} if models.several else {})
 
 
 async def refuse_embeddings(models: Models, request: Request) -> Response:

@@ -42,7 +42,7 @@ async def show_facts(server: Server, request: Request) -> Response:
         "max_positions": info.max_positions or 2**31 - 1,
         "capacity": server.context.stats.capacity,
         "vocab_size": info.vocab_size,
-        "fingerprint": info.fingerprint,
+        "fingerprint": server.model_fingerprint,
         "bit_exact": info.bit_exact,
         "call_format": core_of(server.context).chat.call_format,
         "quantization": info.quantization,
@@ -153,7 +153,7 @@ def check_model(server: Server, fingerprint: str | None, cache: str | None) -> N
     """Raises ApiError where the client expects another model or cache configuration than the server has."""
     info = server.context.model_info
     for name, what, given, here in (
-        ("fingerprint", "model", fingerprint, info.fingerprint),
+        ("fingerprint", "model", fingerprint, server.model_fingerprint),
         ("cache", "cache", cache, info.cache),
     ):
         if given not in (None, here):

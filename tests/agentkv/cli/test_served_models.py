@@ -53,6 +53,12 @@ ARGUMENTS = [
     (["a=nano", "--speculative", "draft"], "--draft FOLDER goes with"),
     (["a=nano", "--host", "0.0.0.0"], "AGENTKV_API_KEY"),
     (["--models", "/no/such/file"], "/no/such/file cannot be read"),
+    ([NANO, "--adapter", "sql"], "--adapter sql has no name: give it as NAME=FOLDER"),
+    ([NANO, "--adapter", "=x"], "--adapter =x has no name"),
+    ([NANO, "--adapter", "sql=/no/such/folder"], "adapter sql: there is no /no/such/folder"),
+    ([NANO, "--adapter", "a=/tmp", "--adapter", "a=/tmp"], "two adapters called a"),
+    ([NANO, "--adapter", "a=/tmp", "--name", "a"], "--name a is also the name of an adapter"),
+    (["a=nano", "--adapter", "sql=/tmp"], "--adapter goes with a single model"),
 ]
 
 FILES = [
@@ -65,6 +71,9 @@ FILES = [
     ('[a]\nmodel = "nano"\ncapacity = "many"', "[a]: capacity is str 'many'"),
     ('[a]\nmodel = "nano"\ncapacity = 0', "[a]: capacity is int 0"),
     ('[a]\nmodel = "nano"\nspeculative = "hope"', "[a]: speculative is str 'hope'"),
+    ('[a]\nmodel = "nano"\nadapters = {b = "/no/such"}', "adapter b: there is no /no/such"),
+    ('[a]\nmodel = "nano"\nadapters = {a = "/tmp"}', "two models called a, one of them an adapter"),
+    ('[a]\nmodel = "nano"\nadapters = 5', "[a]: adapters is int 5"),
     ('[a]\nmodel = "nano"\n[keys]\nNOT_SET = ["a"]', "[keys]: entry 1 is not called by an environment variable"),
     ('[a]\nmodel = "nano"\n[keys]\n"sk-secret" = ["a"]', "[keys]: entry 1 is not called by an environment variable"),
     ('[a]\nmodel = "nano"\n[keys]\nSET = "a"', "[keys]: entry 1 must be a list of models"),

@@ -14,7 +14,7 @@ import agentkv as kv
 from agentkv._context.adapters import keep_adapter
 from agentkv._context.handle import core_of
 from agentkv.trace import record, replay
-from tests.adapters import random_adapter
+from tests.adapters import gguf_tensors, random_adapter, random_matrices, write_gguf
 
 pytestmark = pytest.mark.anyio
 PROMPT = list(range(20, 60))
@@ -58,6 +58,21 @@ async def test_what_an_adapter_is(model: Path, folders: list[Path]) -> None:
         assert adapter.nbytes > 0
         assert await ctx.adapter(folders[0], name="another") is adapter  # one that is loaded already
         assert (await ctx.adapter(folders[1], name="other")).name == "other"
+
+
+async def test_a_gguf_file_is_the_same_adapter(model: Path, folders: list[Path], tmp_path: Path) -> None:
+    tensors = gguf_tensors(random_matrices(model, 0), head_dim=16)
+    file, other = write_gguf(tmp_path / "sql.gguf", tensors), write_gguf(tmp_path / "own.gguf", tensors, "qwen2")
+    async with opened(model, folders[:1]) as (ctx, (_, adapter)):
+        assert await ctx.adapter(file) is adapter
+        assert (await ctx.adapter(other)).name == "own"  # whose queries are in another order
+        cut = tmp_path / "cut.gguf"
+        cut.write_bytes(file.read_bytes()[:-64])
+        with pytest.raises(kv.AdapterError, match="damaged"):
+            await ctx.adapter(cut)
+        with pytest.raises(kv.AdapterError, match=r"is no LoRA adapter: general\.type is"):
+            await ctx.adapter(write_gguf(tmp_path / "model.gguf", tensors, general__type="model"))
+        assert len(core_of(ctx).adapters) == 2
 
 
 async def test_forks_inherit_and_cells_are_shared_under_one_adapter_alone(model: Path, folders: list[Path]) -> None:

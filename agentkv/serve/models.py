@@ -95,9 +95,15 @@ class Models:
     """
 
     def __init__(
-        self, settings: Settings, use: Use, own: Mapping[str, tuple[Settings, Warm]], several: bool = False
+        self,
+        settings: Settings,
+        use: Use,
+        own: Mapping[str, tuple[Settings, Warm]],
+        several: bool = False,
+        is_free: Callable[[str], bool] = lambda name: True,
     ) -> None:
-        """`own` has the settings of each model, and what it is opened with, by the name that `use` takes."""
+        """`own` has the settings of each model, and what it is opened with, by the name that `use` takes; `is_free`
+        says whether an open one can be used without waiting."""
         self.settings = settings
         self.several = several
         self.began = int(time.time())
@@ -105,6 +111,7 @@ class Models:
         self.metrics = Metrics(self)
         self.ignored = Ignored(self.metrics.ignored, settings.strict)
         self._use = use
+        self._is_free = is_free
         self.all = [ServedModel(name, each, self.admission, self.ignored, warm) for name, (each, warm) in own.items()]
 
     def let_go(self, name: str) -> None:
@@ -145,7 +152,7 @@ class Models:
         Raises ApiError and TimeoutError as admission does, ClientDisconnect, and OutOfMemory.
         """
         async with AsyncExitStack() as stack:
-            if model.server is not None:
+            if model.server is not None and self._is_free(model.name):
                 yield await model.over(await stack.enter_async_context(self._use(model.name)))
                 return
             seconds = request_timeout(request.headers.get("x-request-timeout"), self.settings.most_seconds)

@@ -118,7 +118,7 @@ def models_of(
         )
         for name, each in models.items()
     }
-    served = Models(settings, pool.use, own, several=several is not None)
+    served = Models(settings, pool.use, own, several is not None, pool.is_free)
     return served, pool
 
 

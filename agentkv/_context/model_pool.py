@@ -379,7 +379,7 @@ async def open_models(
 
 
 def _slot(name: str, wanted: WantedModel) -> _Slot:
-    arguments = dict(wanted) if isinstance(wanted, Mapping) else {"model": wanted}
+    arguments: dict[str, Any] = dict(wanted) if isinstance(wanted, Mapping) else {"model": wanted}
     if "model" not in arguments:
         raise InvalidInput(f"model {name!r} is {preview(wanted)}, but a mapping must have `model` among its arguments")
     path = checked_path(arguments["model"], f"model {name!r}", A_MODEL)

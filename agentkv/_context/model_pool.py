@@ -17,10 +17,12 @@ import anyio
 from .._aio.background import BackgroundTasks
 from .._engine.commands import CellsCall
 from .._types.checks import A_MODEL, checked_count, checked_name, checked_path
-from .._types.errors import InvalidInput, OutOfMemory
+from .._types.errors import AgentKVError, InvalidInput, OutOfMemory
 from .._types.info import ModelState
 from .._types.log import log
 from .._types.show import bytes_text, preview
+from ..models._resolve import folder_called
+from ..spec import DraftModel, Mixed
 from .context import Context
 from .handle import core_of
 
@@ -29,7 +31,8 @@ WantedModel: TypeAlias = "str | Path | Mapping[str, Any]"
 
 _WEIGHTS = (".pte", ".ptd", ".safetensors", ".gguf", ".bin")
 _LOOK_S = 0.1  # between two looks for branches that were closed, while a model waits for memory
-_held: ContextVar[tuple[_Slot, ...]] = ContextVar("_held", default=())  # by this task, or those that started it
+_GIVES_WAY_S = 60.0  # to models that wait for memory: whoever has a model may wait for who wants to use it
+_held: ContextVar[tuple[_Use, ...]] = ContextVar("_held", default=())  # by this task, or those that started it
 
 
 @dataclass(eq=False)
@@ -40,6 +43,8 @@ class _Slot:
         bytes: weights, and keys and values of a full cache; of the files alone until it was open once.
         leaving: whether it is being closed; its memory is still in use.
         uses: number of blocks of `use` now, those that wait for it included.
+        giving_way: number of blocks of `use` that wait because another model, asked for before, lacks memory.
+        left: ids of branches that were open when nobody used it, as of the last look: no pause of uses closes them.
         used: when it was used last, in the order of uses.
         idle_since: when its last use ended.
     """
@@ -51,14 +56,31 @@ class _Slot:
     closing: AsyncExitStack | None = None
     leaving: bool = False
     uses: int = 0
+    giving_way: int = 0
+    left: frozenset[int] = frozenset()
     opens: int = 0
     used: int = 0
     idle_since: float = field(default_factory=time.monotonic)
 
     def state(self) -> ModelState:
         return ModelState(
-            name=self.name, is_open=self.context is not None, uses=self.uses, bytes=self.bytes, opens=self.opens
+            name=self.name,
+            is_open=self.context is not None,
+            uses=self.uses + self.giving_way,
+            bytes=self.bytes,
+            opens=self.opens,
         )
+
+    def open_branches(self) -> frozenset[int]:
+        return frozenset(branch.id for branch in self.context.branches) if self.context is not None else frozenset()
+
+
+@dataclass(eq=False)
+class _Use:
+    """A block of `use`. Tasks that were started within it may outlive it."""
+
+    slot: _Slot
+    ended: bool = False
 
 
 def hold_no_model() -> None:
@@ -113,6 +135,7 @@ class ModelPool:
         self._uses = itertools.count(1)
         self._wanted: list[_Slot] = []  # opened one after another, in the order in which they were asked for
         self._opens = False  # whether the first of them is being opened
+        self._opening: anyio.CancelScope | None = None  # of that
         self._short = False  # and waits for memory
         self._changed = anyio.Event()
         self._background = BackgroundTasks()
@@ -140,24 +163,35 @@ class ModelPool:
     async def use(self, name: str) -> AsyncIterator[Context]:
         """The Context of a model, which stays open for the length of a block. Opens it where it is not.
 
-        Waits where other models are in use that leave it no memory.
+        Waits where other models are in use that leave it no memory; and for those that wait so already, for a minute
+        at most, unless this task uses a model.
 
         Raises:
-            InvalidInput: there is no model of this name.
+            InvalidInput: there is no model of this name, or the block of `kv.open_models` has ended.
             OutOfMemory: it takes more than `max_memory` by itself, or beside the models that this task itself uses.
         Otherwise raises as `Context.open`.
         """
         slot = self._slot_called(name)
+        if not self.is_free(name):
+            await self._give_way(slot)
         slot.uses += 1
-        held = _held.set((*_held.get(), slot))
+        use = _Use(slot)
+        held = _held.set((*_held.get(), use))
         try:
             yield slot.context or await self._opened(slot)
         finally:
+            use.ended = True
             with suppress(ValueError):  # a coroutine that is torn down may end in another context
                 _held.reset(held)
             slot.uses -= 1
             slot.used, slot.idle_since = next(self._uses), time.monotonic()
             self._notify()
+
+    def is_free(self, name: str) -> bool:
+        """Whether a use would not wait: the model is open, and none that lacks memory was asked for before. Raises
+        InvalidInput for an unknown name."""
+        slot = self._slot_called(name)
+        return slot.context is not None and not self._goes_first(slot)
 
     async def close_idle(self) -> list[str]:
         """Closes all models that are not in use. Returns their names."""
@@ -173,6 +207,24 @@ class ModelPool:
             raise InvalidInput(f"there is no model {preview(name)}; there is {', '.join(map(repr, self._slots))}")
         return self._slots[name]
 
+    def _goes_first(self, slot: _Slot) -> bool:
+        """Whether a model that waits for memory gets it the sooner, the sooner nobody uses this open one."""
+        return self._short and not self._own() and not slot.left & slot.open_branches()
+
+    async def _give_way(self, slot: _Slot) -> None:
+        slot.giving_way += 1
+        try:
+            with anyio.move_on_after(_GIVES_WAY_S):
+                while slot.context is not None and self._goes_first(slot):
+                    await self._next_change()
+        finally:
+            slot.giving_way -= 1
+        self._slot_called(slot.name)  # closed meanwhile?
+
+    def _own(self) -> list[str]:
+        """Names of the open models that this task uses."""
+        return [use.slot.name for use in _held.get() if not use.ended and use.slot.context is not None]
+
     async def _opened(self, slot: _Slot) -> Context:
         if slot not in self._wanted:
             self._wanted.append(slot)
@@ -183,6 +235,7 @@ class ModelPool:
                 else:
                     self._check_that_waiting_helps(slot)
                     await self._next_change()
+                self._slot_called(slot.name)  # closed meanwhile?
             return slot.context
         finally:
             if slot in self._wanted and (slot.context is not None or slot.uses == 1):
@@ -192,12 +245,13 @@ class ModelPool:
     async def _bring(self, slot: _Slot) -> None:
         self._opens = True
         try:
-            await self._make_room(slot)
-            slot.context = await self._open(slot)
-            while self._excess(0) > 0:  # its cache was in no figure yet
-                await self._close(self._least_recently_used() or slot)
+            with anyio.CancelScope() as self._opening:  # cancelled by `close`
+                await self._make_room(slot)
+                await self._open(slot)
         finally:
             self._opens = self._short = False
+            self._opening = None
+            self._notify()
 
     async def _make_room(self, slot: _Slot) -> None:
         while slot.leaving or self._excess(slot.bytes) > 0:
@@ -232,7 +286,7 @@ class ModelPool:
 
     def _check_that_waiting_helps(self, slot: _Slot) -> None:
         """Two that wait for what each other has would never end: whoever has a model open waits for no memory."""
-        mine = [held.name for held in _held.get() if held.context is not None]
+        mine = self._own()
         if mine and (self._short or self._wanted[0] is slot):
             raise OutOfMemory(
                 f"model {slot.name!r} takes {bytes_text(slot.bytes)}, which max_memory, {bytes_text(self._most or 0)}, "
@@ -258,27 +312,35 @@ class ModelPool:
             if slot.uses or slot.idle_since > since:
                 continue
             self._let_go(slot.name)
+            slot.left = slot.open_branches()
             if slot.context is not None and not slot.context.branches:
                 return slot
         return None
 
-    async def _open(self, slot: _Slot) -> Context:
+    async def _open(self, slot: _Slot) -> None:
+        """Opens a model, and closes it again where it turns out to be too large for now."""
         async with AsyncExitStack() as opening:
             context = await opening.enter_async_context(Context.open(**slot.arguments))
             cell_bytes = await core_of(context).loop.run(CellsCall(lambda _, store: store.cell_bytes))
-            slot.bytes = _file_bytes(context.model_info.path) + context.stats.capacity * cell_bytes
+            weights = _file_bytes(context.model_info.path) + _draft_bytes(slot.arguments)
+            slot.bytes = weights + context.stats.capacity * cell_bytes
             slot.opens += 1
-            slot.closing = opening.pop_all()
-        return context
+            while self._excess(slot.bytes) > 0:  # its cache was in no figure yet
+                if (unused := self._least_recently_used()) is None:
+                    return
+                await self._close(unused)
+            slot.context, slot.closing = context, opening.pop_all()
 
     async def _close(self, slot: _Slot) -> None:
         closing, slot.context, slot.closing = slot.closing, None, None
         assert closing is not None
         log.debug("model closed", model=slot.name, bytes=slot.bytes)
-        slot.leaving = True
+        slot.leaving, slot.left = True, frozenset()
         try:
             with anyio.CancelScope(shield=True):
                 await closing.aclose()
+        except Exception as error:  # whoever needs its memory has nothing to do with it
+            log.error("a model was closed with an error", model=slot.name, error=str(error), exc_info=error)
         finally:
             slot.leaving = False
             self._notify()
@@ -309,12 +371,17 @@ class ModelPool:
     async def close(self) -> None:
         """Closes all models, in use or not."""
         self._closed = True
+        if self._opening is not None:
+            self._opening.cancel()
+        self._notify()
         with anyio.CancelScope(shield=True):
             for ended in self._background.end():
                 await ended.wait()
             for slot in self._slots.values():
                 if slot.context is not None:
                     await self._close(slot)
+            while self._opens or any(slot.leaving for slot in self._slots.values()):  # in other tasks
+                await self._next_change()
 
 
 @asynccontextmanager
@@ -341,16 +408,35 @@ async def open_models(
 
 
 def _slot(name: str, wanted: WantedModel) -> _Slot:
-    arguments = dict(wanted) if isinstance(wanted, Mapping) else {"model": wanted}
+    arguments: dict[str, Any] = dict(wanted) if isinstance(wanted, Mapping) else {"model": wanted}
     if "model" not in arguments:
         raise InvalidInput(f"model {name!r} is {preview(wanted)}, but a mapping must have `model` among its arguments")
     path = checked_path(arguments["model"], f"model {name!r}", A_MODEL)
     Context.open(**arguments)  # refuses arguments that it does not have
-    return _Slot(name, arguments, _file_bytes(path))
+    weights = _named_bytes(path, backend=arguments.get("backend"), quant=arguments.get("quant"))
+    return _Slot(name, arguments, weights + _draft_bytes(arguments))
 
 
 def _file_bytes(path: Path) -> int:
-    """Bytes of a model's files, about those of its weights; 0 for a name that is not looked up yet."""
-    files = path.glob("*") if path.is_dir() else [path]
-    sizes = [file.stat().st_size for file in files if file.suffix in _WEIGHTS and file.is_file()]
+    """Bytes of a model's files, about those of its weights."""
+    sizes = []
+    for file in path.glob("*") if path.is_dir() else [path]:
+        with suppress(OSError):  # removed meanwhile
+            if file.suffix in _WEIGHTS and file.is_file():
+                sizes.append(file.stat().st_size)
     return sum(sizes)
+
+
+def _named_bytes(path: Path, **options: str | None) -> int:
+    """The same of a model that may be given by its name; 0 for one that cannot be opened."""
+    try:
+        return _file_bytes(folder_called(path, **options))
+    except (AgentKVError, OSError, ValueError, TypeError):
+        return 0
+
+
+def _draft_bytes(arguments: Mapping[str, Any]) -> int:
+    """The same of models that draft for it."""
+    strategy = arguments.get("speculative")
+    parts = strategy.strategies if isinstance(strategy, Mixed) else [strategy]
+    return sum(_named_bytes(Path(part.path)) for part in parts if isinstance(part, DraftModel))

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
+from agentkv_runtime.errors import ModelFolderError
+from agentkv_runtime.folder.small_files import read_bytes
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from .._console.console import fail
@@ -25,9 +27,11 @@ if TYPE_CHECKING:
 Speculation = Literal["none", Drafts, "draft"]
 KEYS = "keys"
 """Table of a file that is no model's."""
+_MOST_BYTES = 1 << 20  # of a file
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_Count = Annotated[int, Field(ge=0)]
-_Positive = Annotated[int, Field(ge=1)]
+_Count = Annotated[int, Field(ge=0, strict=True)]
+_Positive = Annotated[int, Field(ge=1, strict=True)]
+_Flag = Annotated[bool, Field(strict=True)]
 
 
 class ModelTable(BaseModel):
@@ -47,13 +51,13 @@ class ModelTable(BaseModel):
     corpus: Path | None
     warm: Sequence[Path]
     prefix_cache: Path | None
-    prefix_cache_bytes: int | None
+    prefix_cache_bytes: _Positive | None
     quant: str | None
     threads: _Positive | None
     call_format: str | None
-    rescue: bool
-    steer_calls: bool
-    call_threshold: Annotated[float, Field(ge=0, le=1)] | None
+    rescue: _Flag
+    steer_calls: _Flag
+    call_threshold: Annotated[float, Field(ge=0, le=1, strict=True)] | None
     offload: Path | None
     offload_memory: _Count
     adapters: Mapping[str, Path] = {}
@@ -125,7 +129,7 @@ def given_models(
     if not tables:
         fail("no model: give a FOLDER, NAME=FOLDER for each of several, or --models FILE")
     for name, table in tables.items():
-        if not folder_called(table.model.expanduser(), quant=table.quant).exists():
+        if not _is_there(table):
             fail(f"model {name}: there is no {table.model}; give a folder that `agentkv export` wrote, or a GGUF file")
     _check_adapters(tables)
     return GivenModels(tables, several=True, keys=keys)
@@ -156,13 +160,20 @@ def _check_adapters(tables: Mapping[str, ModelTable]) -> None:
             taken.add(name)
 
 
+def _is_there(table: ModelTable) -> bool:
+    try:
+        return folder_called(table.model.expanduser(), quant=table.quant).exists()
+    except OSError:  # a name that no file can have, or a folder that may not be looked into
+        return False
+
+
 def _read(file: Path, options: Mapping[str, Any]) -> tuple[dict[str, ModelTable], dict[str, list[str]]]:
     """The models of a file, and its keys."""
     try:
-        told = tomllib.loads(file.read_text("utf-8"))
-    except OSError as error:
-        fail(f"{file} cannot be read: {error.strerror}")
-    except ValueError as error:
+        told = tomllib.loads(read_bytes(file, ModelFolderError, most=_MOST_BYTES).decode("utf-8-sig"))
+    except ModelFolderError as error:
+        fail(str(error))
+    except (ValueError, RecursionError) as error:
         fail(f"{file} is no TOML: {error}")
     keys = told.pop(KEYS, {})
     tables = {name: _table(f"{file}, [{name}]", table, options) for name, table in told.items()}
@@ -173,6 +184,8 @@ def _read(file: Path, options: Mapping[str, Any]) -> tuple[dict[str, ModelTable]
 def _table(where: str, table: object, options: Mapping[str, Any]) -> ModelTable:
     if not isinstance(table, dict):
         fail(f"{where} is {preview(table)}, but it must be a table with `model` and options")
+    if table.get("model") == "":
+        fail(f"{where} has no model: its name is empty")
     try:
         return ModelTable.model_validate({**options, **table})
     except ValidationError as error:

@@ -129,8 +129,16 @@ class Models:
         began: when the server was started, in seconds since 1970.
     """
 
-    def __init__(self, settings: Settings, use: Use, offered: Mapping[str, Offered], several: bool = False) -> None:
-        """`use` takes the names of those that are no adapters."""
+    def __init__(
+        self,
+        settings: Settings,
+        use: Use,
+        offered: Mapping[str, Offered],
+        several: bool = False,
+        is_free: Callable[[str], bool] = lambda name: True,
+    ) -> None:
+        """`use` takes the names of those that are no adapters; `is_free` says of these whether an open one can be used
+        without waiting."""
         self.settings = settings
         self.several = several
         self.began = int(time.time())
@@ -138,6 +146,7 @@ class Models:
         self.metrics = Metrics(self)
         self.ignored = Ignored(self.metrics.ignored, settings.strict)
         self._use = use
+        self._is_free = is_free
         self.all = [ServedModel(name, each, self.admission, self.ignored) for name, each in offered.items()]
 
     def let_go(self, name: str) -> None:
@@ -180,7 +189,7 @@ class Models:
         Raises ApiError and TimeoutError as admission does, ClientDisconnect, and OutOfMemory.
         """
         async with AsyncExitStack() as stack:
-            if model.server is not None:
+            if model.server is not None and self._is_free(model.base):
                 yield await model.over(await stack.enter_async_context(self._use(model.base)))
                 return
             seconds = request_timeout(request.headers.get("x-request-timeout"), self.settings.most_seconds)

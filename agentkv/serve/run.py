@@ -117,7 +117,7 @@ def models_of(
         offered[name] = Offered(own, partial(_warm, each.warm))
         for called, adapter in each.adapters.items():
             offered[called] = Offered(replace(own, names=(called,)), base=name, adapter=adapter)
-    served = Models(settings, pool.use, offered, several=len(offered) > 1 or several is not None)
+    served = Models(settings, pool.use, offered, len(offered) > 1 or several is not None, pool.is_free)
     return served, pool
 
 

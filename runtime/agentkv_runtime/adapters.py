@@ -7,8 +7,9 @@ linear layers of the program are those of its manifest, `Manifest.linears`. Impo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,6 +56,20 @@ class _Pair(NamedTuple):
     b: Floats  # [outputs, rank], with the scale in it
 
 
+class UnreadPair(NamedTuple):
+    """Both matrices of a module, before they are read.
+
+    Attributes:
+        a: shape [rank, inputs].
+        b: shape [outputs, rank].
+        read: reads the two, the second one with the scale in it.
+    """
+
+    a: Sequence[int]
+    b: Sequence[int]
+    read: Callable[[], tuple[Floats, Floats]]
+
+
 class _Place(NamedTuple):
     weight: str
     first: int
@@ -69,16 +84,13 @@ def read_adapter(path: Path, linears: Mapping[str, LinearLayers], head_dim: int)
     Raises AdapterError for what is no adapter, for kinds that do not run beside a program, and for modules and shapes
     that the program does not have.
     """
+    places = _places(linears)
     try:
-        if path.is_file():
-            from agentkv_runtime.gguf.adapter import read_pairs
-
-            pairs = {module: _Pair(*pair) for module, pair in read_pairs(path, head_dim).items()}
-        else:
-            pairs = _folder_pairs(path)
+        sides = _in_file(path, head_dim) if path.is_file() else _in_folder(path)
+        _check_fit(path, sides, places)  # before a number is read: files say sizes that no memory has
+        pairs = {module: _Pair(*found.read()) for module, found in sides.items()}
     except (ExportError, GGUFError, UnsupportedModelError) as error:
         raise AdapterError(str(error)) from error
-    placed = _placed(path, pairs, _places(linears))
     digest = hashlib.sha256()
     for module, pair in sorted(pairs.items()):
         digest.update(f"{module} {pair.a.shape} {pair.b.shape}".encode())
@@ -87,52 +99,71 @@ def read_adapter(path: Path, linears: Mapping[str, LinearLayers], head_dim: int)
         rank=max(pair.a.shape[0] for pair in pairs.values()),
         modules=tuple(sorted(pairs)),
         digest=f"sha256:{digest.hexdigest()}",
-        weights=placed,
+        weights=_placed(pairs, places),
     )
 
 
-def _folder_pairs(folder: Path) -> dict[str, _Pair]:
+def _in_file(path: Path, head_dim: int) -> dict[str, UnreadPair]:
+    """The matrices of each module of a GGUF file. Raises AdapterError, GGUFError, UnsupportedModelError."""
+    from agentkv_runtime.gguf.adapter import find_pairs
+
+    return {module: UnreadPair(*found) for module, found in find_pairs(path, head_dim).items()}
+
+
+def _in_folder(folder: Path) -> dict[str, UnreadPair]:
     """The matrices of each module of a folder. Raises AdapterError, ExportError."""
     config = read_adapter_config(folder)
     if config.get("bias", "none") != "none":
         raise AdapterError(f"{folder}: trains biases (bias={config['bias']!r}), which only merging can. {INSTEAD}")
-    tensors = {tensor.name.removeprefix(PREFIX): tensor for tensor in tensors_of(folder / WEIGHTS)}
-    return _pairs(folder, config, tensors)
+    return {
+        module: UnreadPair(found["A"].shape, found["B"].shape, partial(_read_pair, folder, config, module, found))
+        for module, found in _sides(folder, config, list(tensors_of(folder / WEIGHTS))).items()
+    }
 
 
-def _pairs(folder: Path, config: dict[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, _Pair]:
-    """The matrices of each module. Raises AdapterError, ExportError."""
+def _sides(folder: Path, config: dict[str, Any], tensors: Sequence[Tensor]) -> dict[str, dict[str, Tensor]]:
+    """The two matrices, A and B, of each module. Raises AdapterError, ExportError."""
     sides: dict[str, dict[str, Tensor]] = {}
-    others = []
-    for name, tensor in tensors.items():
+    others, twice = [], []
+    for tensor in tensors:
+        name = tensor.name.removeprefix(PREFIX)
         pair = PAIR.fullmatch(name)
         if pair is None or pair["kind"] or pair["module"].rpartition(".")[2] == _HEAD:
             others.append(name)
-        else:
-            sides.setdefault(pair["module"], {})[pair["side"]] = tensor
+        elif sides.setdefault(pair["module"], {}).setdefault(pair["side"], tensor) is not tensor:
+            twice.append(name)
     if others:
         raise AdapterError(
             f"{folder}: changes {_named(others)}; beside a program run only pairs of matrices of linear layers, not of "
             f"embeddings and heads, and no whole weights. {INSTEAD}"
         )
+    if twice:
+        raise AdapterError(f"{folder}: has {_named(twice)} twice, by two names. Download the whole adapter")
     incomplete = [module for module, found in sides.items() if len(found) != 2]
     if incomplete or not sides:
         what = f"{_named(incomplete)} has one of its two matrices" if incomplete else "holds no weights"
         raise AdapterError(f"{folder}: {what}. Download the whole adapter")
-    return {module: _pair(folder, config, module, found) for module, found in sides.items()}
+    for module, found in sides.items():
+        _check_rank(folder, module, found, rank_of(config, module))
+    return sides
 
 
-def _pair(folder: Path, config: dict[str, Any], module: str, sides: Mapping[str, Tensor]) -> _Pair:
-    rank = rank_of(config, module)
+def _check_rank(folder: Path, module: str, sides: Mapping[str, Tensor], rank: float) -> None:
     for side, tensor in sides.items():
-        inner = tensor.shape[0 if side == "A" else 1] if len(tensor.shape) == 2 else None
-        if inner != rank or tensor.dtype not in DTYPES:
-            raise AdapterError(
-                f"{folder}: {side} of {printable(module)} is {list(tensor.shape)} of {tensor.dtype}, which is not of "
-                f"rank {rank:g}, as adapter_config.json says. Download the whole adapter"
-            )
-    b = sides["B"].floats() * np.float32(scale_of(config, module))
-    return _Pair(np.ascontiguousarray(sides["A"].floats()), np.ascontiguousarray(b))
+        what = f"{folder}: {side} of {printable(module)} is {list(tensor.shape)} of {tensor.dtype}, which is "
+        if tensor.dtype not in DTYPES:
+            raise AdapterError(f"{what}not read; save the adapter as {', '.join(DTYPES)}")
+        if len(tensor.shape) != 2 or tensor.shape[0 if side == "A" else 1] != rank:
+            raise AdapterError(f"{what}not of rank {rank:g}, as adapter_config.json says. Download the whole adapter")
+
+
+def _read_pair(folder: Path, config: dict[str, Any], module: str, sides: Mapping[str, Tensor]) -> tuple[Floats, Floats]:
+    scale = scale_of(config, module)
+    with np.errstate(over="ignore"):
+        b = sides["B"].floats() * np.float32(scale)
+    if not np.isfinite(b).all():
+        raise AdapterError(f"{folder}: B of {printable(module)} is too large for float32, scaled by {scale:g}")
+    return np.ascontiguousarray(sides["A"].floats()), np.ascontiguousarray(b)
 
 
 def _places(linears: Mapping[str, LinearLayers]) -> dict[str, _Place]:
@@ -146,41 +177,59 @@ def _places(linears: Mapping[str, LinearLayers]) -> dict[str, _Place]:
     return found
 
 
-def _placed(folder: Path, pairs: Mapping[str, _Pair], places: Mapping[str, _Place]) -> AdapterWeights:
-    """The matrices by weights of the program. Raises AdapterError naming what does not fit."""
-    layers = {name: pair for module in pairs for name, pair in _halved(module, pairs[module], places).items()}
-    missing = [name for name in layers if name not in places]
+def _check_fit(path: Path, sides: Mapping[str, UnreadPair], places: Mapping[str, _Place]) -> None:
+    """Raises AdapterError naming what does not fit."""
+    sizes: dict[str, list[int]] = {}
+    for module, found in sides.items():
+        (rank, inputs), outputs = found.a, found.b[0]
+        for name, part in _layers(module, outputs, places).items():
+            if name in sizes:
+                raise AdapterError(f"{path}: changes {printable(name)} twice, as {_FUSED}, too. Give one of the two")
+            sizes[name] = [len(part), inputs]
+        if rank > max(inputs, outputs):
+            raise AdapterError(
+                f"{path}: {printable(module)} is of rank {rank}, and no more than {inputs} to {outputs} numbers. "
+                "Download the whole adapter"
+            )
+    missing = [name for name in sizes if name not in places]
     if missing:
         raise AdapterError(
-            f"{folder}: is of modules that the model does not have as linear layers ({_named(missing)}). Give an "
+            f"{path}: is of modules that the model does not have as linear layers ({_named(missing)}). Give an "
             "adapter of this model, or merge it at export"
         )
     misfits = [
-        f"{name} is {list(pair.b.shape[:1] + pair.a.shape[1:])}, and the model's {[place.outputs, place.inputs]}"
-        for name, pair in layers.items()
-        if (pair.b.shape[0], pair.a.shape[1]) != ((place := places[name]).outputs, place.inputs)
+        f"{name} is {size}, and the model's {[place.outputs, place.inputs]}"
+        for name, size in sizes.items()
+        if size != [(place := places[name]).outputs, place.inputs]
     ]
     if misfits:
-        raise AdapterError(f"{folder}: is of another model: {'; '.join(misfits[:3])}. Give the model that it is of")
-    shared = [name for name in layers if places[name].shared]
+        raise AdapterError(f"{path}: is of another model: {'; '.join(misfits[:3])}. Give the model that it is of")
+    shared = [name for name in sizes if places[name].shared]
     if shared:
         raise AdapterError(
-            f"{folder}: changes {_named(shared)}, whose weight is equal to another layer's, so that the program has "
+            f"{path}: changes {_named(shared)}, whose weight is equal to another layer's, so that the program has "
             "both once. Merge the adapter at export"
         )
+
+
+def _placed(pairs: Mapping[str, _Pair], places: Mapping[str, _Place]) -> AdapterWeights:
+    """The matrices by weights of the program."""
     found: dict[str, list[tuple[int, Floats, Floats]]] = {}
-    for name, pair in layers.items():
-        found.setdefault(places[name].weight, []).append((places[name].first, pair.a, pair.b))
+    for module, pair in pairs.items():
+        for name, part in _layers(module, len(pair.b), places).items():
+            found.setdefault(places[name].weight, []).append(
+                (places[name].first, pair.a, pair.b[part.start : part.stop])
+            )
     return [(weight, sorted(parts, key=lambda part: part[0])) for weight, parts in sorted(found.items())]
 
 
-def _halved(module: str, pair: _Pair, places: Mapping[str, _Place]) -> dict[str, _Pair]:
-    """A fused gate and up as the two layers that the program may have instead; other modules as they are."""
+def _layers(module: str, outputs: int, places: Mapping[str, _Place]) -> dict[str, range]:
+    """The outputs of a module by the program's layers: a fused gate and up may be two of them."""
     before, _, last = module.rpartition(".")
     halves = [f"{before}.{half}" for half in _HALVES]
-    if module in places or last != _FUSED or halves[0] not in places or len(pair.b) % 2:
-        return {module: pair}
-    return {name: _Pair(pair.a, b) for name, b in zip(halves, np.split(pair.b, 2), strict=True)}
+    if module in places or last != _FUSED or halves[0] not in places or outputs % 2:
+        return {module: range(outputs)}
+    return {halves[0]: range(outputs // 2), halves[1]: range(outputs // 2, outputs)}
 
 
 def _named(names: list[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ Matrices = dict[str, np.ndarray[Any, Any]]
 LAYER = "model.layers.0.self_attn.q_proj"
 A, B = f"{PREFIX}{LAYER}.lora_A.weight", f"{PREFIX}{LAYER}.lora_B.weight"
 HEAD_DIM = 2
+ONES = np.ones((2, 8), np.float32)
 PROGRAM = {
     "w0": LinearLayers(inputs=8, layers=((LAYER, 6), ("model.layers.0.self_attn.k_proj", 4))),
     "w1": LinearLayers(inputs=8, layers=(("model.layers.0.mlp.gate_proj", 5), ("model.layers.0.mlp.up_proj", 5))),
@@ -102,7 +104,18 @@ def beside(more: Matrices) -> Callable[[Matrices], Matrices]:
             "not of embeddings",
         ),
         ({}, beside({A: np.full((2, 8), np.nan, np.float32)}), "holds infinities or NaN"),
-        ({}, beside({A: np.zeros((2, 8), np.int8)}), "of I8"),
+        ({}, beside({A: np.zeros((2, 8), np.int8)}), "of I8, which is not read; save the adapter as F32"),
+        ({}, beside({A: np.zeros((2, 8), np.float64)}), "of F64, which is not read; save the adapter as F32"),
+        ({}, beside({A: np.zeros(16, np.float32)}), "is not of rank 2"),
+        ({}, beside({A.removeprefix(PREFIX): np.zeros((2, 8), np.float32)}), "q_proj.lora_A.weight twice"),
+        ({}, beside({A.removesuffix(".weight"): np.zeros((2, 8), np.float32)}), "q_proj.lora_A.* twice"),
+        (
+            {},
+            beside(pair("model.layers.0.mlp.gate_up_proj", outputs=10) | pair("model.layers.0.mlp.up_proj", outputs=5)),
+            "up_proj twice, as gate_up_proj, too",
+        ),
+        ({"rank": 9}, lambda _: pair(LAYER, rank=9), "of rank 9, and no more than 8 to 6 numbers"),
+        ({"lora_alpha": 9e8}, lambda _: {A: ONES, B: np.full((6, 2), 1e31, np.float32)}, "too large for float32"),
     ],
 )
 def test_what_does_not_fit_is_refused(
@@ -114,9 +127,26 @@ def test_what_does_not_fit_is_refused(
         read_adapter(folder, PROGRAM, HEAD_DIM)
 
 
+def test_sizes_are_looked_at_before_numbers_are_read(tmp_path: Path) -> None:
+    """A sparse file of a terabyte says sizes that no memory has."""
+    folder = write_adapter(tmp_path / "a", {}, rank=2)
+    shapes, header, end = {A: [2, 1 << 37], B: [6, 2]}, {}, 0
+    for name, shape in shapes.items():
+        begin, end = end, end + 4 * shape[0] * shape[1]
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    with (folder / "adapter_model.safetensors").open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + end)
+    with pytest.raises(AdapterError, match="is of another model"):
+        read_adapter(folder, PROGRAM, HEAD_DIM)
+
+
 def test_a_folder_without_an_adapter_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AdapterError, match=r"no adapter_config\.json"):
         read_adapter(tmp_path, PROGRAM, HEAD_DIM)
+    with pytest.raises(AdapterError, match=r"no adapter_config\.json"):
+        read_adapter(tmp_path / ("long" * 100), PROGRAM, HEAD_DIM)
     folder = write_adapter(tmp_path / "a", pair(LAYER), rank=2)
     (folder / "adapter_model.safetensors").write_bytes(b"\xff" * 64)
     with pytest.raises(AdapterError, match="damaged"):

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,29 +25,33 @@ from agentkv_runtime.gguf.file import GGUFFile, Tensor, open_file
 from agentkv_runtime.gguf.keys import Keys
 from agentkv_runtime.gguf.weights import numbers_of
 
-__all__ = ["read_pairs"]
+__all__ = ["find_pairs"]
 
 Floats = npt.NDArray[np.float32]
+Shape = Sequence[int]
 
 _SIDE = re.compile(r"(?P<weight>.+)\.lora_(?P<side>[ab])")
 _LAYER = re.compile(r"blk\.(?P<layer>0|[1-9][0-9]{0,5})\.(?P<part>.+)\.weight")
 _INSTEAD = "Give the folder that peft wrote, or merge the adapter into its model"
 
 
-def read_pairs(path: Path, head_dim: int) -> dict[str, tuple[Floats, Floats]]:
-    """Both matrices of each changed layer, `[rank, inputs]` and `[outputs, rank]` with the scale in it, by
-    transformers' name of the layer. `head_dim` is the model's, whose queries and keys some files have in another order.
+def find_pairs(path: Path, head_dim: int) -> dict[str, tuple[Shape, Shape, Callable[[], tuple[Floats, Floats]]]]:
+    """Both matrices of each changed layer, by transformers' name of the layer: their shapes `[rank, inputs]` and
+    `[outputs, rank]`, and what reads them, with the scale in the second. `head_dim` is the model's, whose queries and
+    keys some files have in another order.
 
     Raises AdapterError for files that are no adapters, or of kinds that do not run beside a program; GGUFError for
-    damaged ones; UnsupportedModelError for blocks that cannot be dequantised.
+    damaged ones. Reading raises UnsupportedModelError for blocks that cannot be dequantised.
     """
     file = open_file(path)
     alpha = _checked_alpha(file)
     layout = _layout(file)
-    return {
-        module: (np.ascontiguousarray(a), np.ascontiguousarray(_ordered(b, source, head_dim) * _scale(alpha, b)))
-        for module, source, a, b in _layers(file, layout)
-    }
+
+    def read(a: Tensor, b: Tensor, source: Source) -> tuple[Floats, Floats]:
+        numbers = _ordered(_numbers(file, b), source, head_dim)
+        return _numbers(file, a), np.ascontiguousarray(numbers * _scale(alpha, numbers))
+
+    return {module: (a.shape, b.shape, partial(read, a, b, source)) for module, source, a, b in _layers(file, layout)}
 
 
 def _checked_alpha(file: GGUFFile) -> float:
@@ -75,7 +81,7 @@ def _layout(file: GGUFFile) -> Layout:
     return ARCHITECTURES[keys.architecture](keys).layout
 
 
-def _layers(file: GGUFFile, layout: Layout) -> list[tuple[str, Source, Floats, Floats]]:
+def _layers(file: GGUFFile, layout: Layout) -> list[tuple[str, Source, Tensor, Tensor]]:
     """Layer, source and both matrices of each pair. Raises AdapterError."""
     sources = _sources(layout)
     sides: dict[str, dict[str, Tensor]] = {}
@@ -111,21 +117,21 @@ def _sources(layout: Layout) -> dict[str, tuple[str, Source]]:
     return {source.parts[0]: (name, source) for name, source in named.items() if len(source.parts) == 1}
 
 
-def _matrices(file: GGUFFile, weight: str, pair: dict[str, Tensor]) -> tuple[Floats, Floats]:
+def _matrices(file: GGUFFile, weight: str, pair: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     a, b = pair["a"], pair["b"]
     if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[0] != b.shape[1]:
         raise AdapterError(
             f"{file.path}: lora_a and lora_b of {printable(weight)} are {list(a.shape)} and {list(b.shape)}, which are "
             "no [rank, inputs] and [outputs, rank]. Download the adapter again"
         )
-    return _numbers(file, a), _numbers(file, b)
+    return a, b
 
 
 def _numbers(file: GGUFFile, tensor: Tensor) -> Floats:
     numbers = numbers_of(tensor)
     if not np.isfinite(numbers).all():
         raise AdapterError(f"{file.path}: {printable(tensor.name)} holds infinities or NaN. Download the adapter again")
-    return numbers
+    return np.ascontiguousarray(numbers)
 
 
 def _ordered(b: Floats, source: Source, head_dim: int) -> Floats:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from pathlib import Path
 from typing import Any
+
+import regex
 
 from agentkv_runtime.errors import ExportError, UnsupportedModelError
 from agentkv_runtime.folder.small_files import read_object
@@ -20,6 +23,8 @@ INSTEAD = "Merge it with peft (merge_and_unload), save that model and export it"
 
 _BEGINNINGS = (True, False, "gaussian", "eva", "orthogonal")
 """Values of `init_lora_weights` that leave the base weight unchanged."""
+_MOST = 1e9  # of ranks and alphas
+_PATTERN_S = 1.0  # for one pattern, whose matching may take exponential time
 
 
 def read_adapter_config(adapter: Path) -> dict[str, Any]:
@@ -28,7 +33,7 @@ def read_adapter_config(adapter: Path) -> dict[str, Any]:
     Raises ExportError for a folder without an adapter or with wrong numbers, UnsupportedModelError for adapters of
     other kinds than LoRA.
     """
-    if not (adapter / "adapter_config.json").is_file():
+    if not os.path.isfile(adapter / "adapter_config.json"):  # False also where it cannot be looked at
         raise ExportError(f"{adapter}: no adapter: it has no adapter_config.json. Give the folder that peft wrote")
     config = read_object(adapter / "adapter_config.json", ExportError)
     kind = config.get("peft_type")
@@ -47,12 +52,16 @@ def read_adapter_config(adapter: Path) -> dict[str, Any]:
         if not isinstance(more_values, dict):
             raise ExportError(f"{adapter}: adapter_config.json says {patterns}={more_values!r}, which is no object")
         for value in (config.get(key), *more_values.values()):
-            if not isinstance(value, int | float) or not value > 0:
-                raise ExportError(f"{adapter}: adapter_config.json says {key}={value!r}, which is no positive number")
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < _MOST:
+                raise ExportError(
+                    f"{adapter}: adapter_config.json says {key}={str(value)[:20]}, which is no positive number below "
+                    f"{_MOST:g}"
+                )
         for pattern in more_values:
             try:
                 re.compile(pattern)
-            except re.error as error:
+                regex.compile(pattern)
+            except (re.error, regex.error, RecursionError, OverflowError) as error:
                 raise ExportError(f"{adapter}: {patterns} has {pattern!r}, which is no pattern: {error}") from error
     return config
 
@@ -72,6 +81,10 @@ def scale_of(config: dict[str, Any], module: str) -> float:
 def _patterned(patterns: dict[str, float] | None, module: str, usual: float) -> float:
     """The value of the first pattern that matches the end of a module's name, as in peft; `usual` if none does."""
     for pattern, value in (patterns or {}).items():
-        if re.match(rf"(.*\.)?({pattern})$", module):
+        try:
+            found = regex.match(rf"(.*\.)?({pattern})$", module, timeout=_PATTERN_S)
+        except TimeoutError as error:
+            raise ExportError(f"adapter_config.json: the pattern {pattern!r} takes too long to match") from error
+        if found:
             return value
     return usual

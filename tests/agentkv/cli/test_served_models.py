@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,9 @@ ARGUMENTS = [
     (["a=nano", "a=nano"], "two models called a"),
     (["a=nano", "b=/no/such/folder"], "model b: there is no /no/such/folder"),
     (["a=nano", "b=nanno"], "no short name"),
+    (["a=nano", "b=" + "long" * 100], "model b: there is no long"),
+    (["--models", "/dev/zero"], "/dev/zero: cannot be read: not a regular file"),
+    (["--models", "/"], "/: cannot be read: Is a directory"),
     (["a=nano", "--name", "x"], "--name and --trace go with a single model"),
     (["a=nano", "--trace", "x"], "--name and --trace go with a single model"),
     ([NANO, "--idle", "5"], "--max-memory and --idle go with several models"),
@@ -52,24 +56,31 @@ ARGUMENTS = [
     (["a=nano", "--max-memory", "0"], "max_memory is 0"),
     (["a=nano", "--speculative", "draft"], "--draft FOLDER goes with"),
     (["a=nano", "--host", "0.0.0.0"], "AGENTKV_API_KEY"),
-    (["--models", "/no/such/file"], "/no/such/file cannot be read"),
     ([NANO, "--adapter", "sql"], "--adapter sql has no name: give it as NAME=FOLDER"),
     ([NANO, "--adapter", "=x"], "--adapter =x has no name"),
     ([NANO, "--adapter", "sql=/no/such/folder"], "adapter sql: there is no /no/such/folder"),
     ([NANO, "--adapter", "a=/tmp", "--adapter", "a=/tmp"], "two adapters called a"),
     ([NANO, "--adapter", "a=/tmp", "--name", "a"], "--name a is also the name of an adapter"),
     (["a=nano", "--adapter", "sql=/tmp"], "--adapter goes with a single model"),
+    (["--models", "/no/such/file"], "/no/such/file: cannot be read"),
 ]
 
 FILES = [
     ("", "no model: give a FOLDER"),
     ("[a", "is no TOML"),
+    ("a = " + "[" * 5000 + "]" * 5000, "is no TOML: maximum recursion depth"),
+    ("# " + "x" * (1 << 20), "cannot be read: longer than"),
+    ("\ufeff" + "[a]\ncapacity = 4", "[a] has no model"),
+    ('[a]\nmodel = ""', "[a] has no model: its name is empty"),
     ("a = 5", "[a] is int 5, but it must be a table"),
     ("[a]\ncapacity = 4", "[a] has no model"),
     ('[a]\nmodel = "nano"\ncapasity = 4', "[a] has capasity, which no model has; did you mean capacity?"),
     ('[a]\nmodel = "nano"\nport = 4', "[a] has port, which no model has; leave it out"),
     ('[a]\nmodel = "nano"\ncapacity = "many"', "[a]: capacity is str 'many'"),
     ('[a]\nmodel = "nano"\ncapacity = 0', "[a]: capacity is int 0"),
+    ('[a]\nmodel = "nano"\ncapacity = true', "[a]: capacity is bool True"),
+    ('[a]\nmodel = "nano"\ncapacity = "7"', "[a]: capacity is str '7'"),
+    ('[a]\nmodel = "nano"\nrescue = "yes"', "[a]: rescue is str 'yes'"),
     ('[a]\nmodel = "nano"\nspeculative = "hope"', "[a]: speculative is str 'hope'"),
     ('[a]\nmodel = "nano"\nadapters = {b = "/no/such"}', "adapter b: there is no /no/such"),
     ('[a]\nmodel = "nano"\nadapters = {a = "/tmp"}', "two models called a, one of them an adapter"),
@@ -101,13 +112,18 @@ def test_what_cannot_be_served_is_said_in_one_line(options: list[str], said: str
     assert said in refused(options)
 
 
-@pytest.mark.parametrize(("text", "said"), FILES)
+@pytest.mark.parametrize(("text", "said"), FILES, ids=[said for _, said in FILES])
 def test_what_is_wrong_in_a_file_is_said_in_one_line(text: str, said: str, tmp_path: Path) -> None:
     file = tmp_path / "models.toml"
     file.write_text(text)
     told = refused(["--models", str(file)])
     assert said in told
     assert "secret" not in told
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "cannot be read: not a regular file" in refused(["--models", str(tmp_path / "pipe")])
 
 
 def test_a_folder_whose_name_has_an_equals_sign_is_a_single_model(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import anyio.lowlevel
 import pytest
 
 import agentkv as kv
+from agentkv._context.core import ContextCore
 from agentkv._context.model_pool import hold_no_model
 from tests.waiting import PATIENCE, until
 
@@ -151,6 +152,137 @@ async def test_a_model_that_cannot_be_opened_leaves_the_others(tmp_path: Path, s
                 await use(pool, "bad")
         await use(pool, "good")
         assert open_ones(pool) == "good"
+
+
+async def test_a_model_that_waits_comes_before_later_uses_of_the_others(size: int) -> None:
+    """Steady traffic: each use of `a` ends once the next one has begun, or waits."""
+    done = anyio.Event()
+
+    async def traffic(pool: kv.ModelPool) -> None:
+        while not done.is_set():
+            async with pool.use("a"):
+                await anyio.lowlevel.checkpoint()
+                await until(lambda: pool.states()[0].uses > 1 or done.is_set())
+
+    async with opened(most=size) as pool, anyio.create_task_group() as tasks:
+        for _ in range(2):
+            tasks.start_soon(traffic, pool)
+        await until(lambda: open_ones(pool) == "a")
+        with anyio.fail_after(PATIENCE):
+            await use(pool, "b")
+        done.set()
+
+
+async def test_uses_go_on_where_waiting_does_not_help(size: int) -> None:
+    """A branch that is open outside of any use: whoever has it may need the model to be done with it."""
+    async with opened(most=size) as pool, anyio.create_task_group() as tasks:
+        async with pool.use("a") as ctx:
+            branch = await ctx.branch(PROMPT)
+        tasks.start_soon(use, pool, "b")
+        await until(lambda: pool.states()[1].uses)
+        with anyio.fail_after(PATIENCE):
+            for _ in range(3):
+                await use(pool, "a")
+        await branch.close()
+        await until(lambda: open_ones(pool) == "b")
+
+
+async def test_whoever_has_a_model_does_not_wait_for_those_that_lack_memory(size: int) -> None:
+    async with opened(most=size) as pool, anyio.create_task_group() as tasks, pool.use("a"):
+        tasks.start_soon(without_models, use, pool, "b")
+        await until(lambda: pool.states()[1].uses)
+        await use(pool, "a")
+
+
+async def without_models(work: Callable[..., Any], *arguments: Any) -> None:
+    hold_no_model()
+    await work(*arguments)
+
+
+async def test_a_task_that_outlives_its_starters_block_uses_nothing(size: int) -> None:
+    async with opened(most=size) as pool, anyio.create_task_group() as tasks:
+        leave, left = anyio.Event(), anyio.Event()
+
+        async def later() -> None:
+            await left.wait()
+            await use(pool, "b")
+
+        async def hold() -> None:
+            async with pool.use("a"):
+                await leave.wait()
+
+        tasks.start_soon(hold)
+        await until(lambda: open_ones(pool) == "a")
+        async with pool.use("a"):
+            tasks.start_soon(later)
+        left.set()
+        await until(lambda: pool.states()[1].uses)
+        assert await pool_closes_none(pool)
+        leave.set()
+        await until(lambda: open_ones(pool) == "b")
+
+
+async def test_whoever_waits_is_told_that_the_block_has_ended(size: int) -> None:
+    told: list[str] = []
+
+    async def wait(pool: kv.ModelPool, name: str) -> None:
+        hold_no_model()
+        with pytest.raises(kv.InvalidInput, match="these models are closed"):
+            await use(pool, name)
+        told.append(name)
+
+    async with anyio.create_task_group() as tasks:
+        async with opened(most=size) as pool, pool.use("a"):
+            for name in "bbcc":
+                tasks.start_soon(wait, pool, name)
+            await until(lambda: [state.uses for state in pool.states()][1:] == [2, 2])
+            await pool_closes_none(pool)
+        assert open_ones(pool) == ""
+    assert sorted(told) == ["b", "b", "c", "c"]
+    assert open_ones(pool) == ""
+
+
+async def test_a_model_that_is_too_large_for_now_is_nobodys_until_it_fits(size: int) -> None:
+    """Its cache is in no figure before it was open once. Others ask for it while room is made."""
+    large = SMALL | {"capacity": 1200}
+    async with (
+        kv.open_models({"a": SMALL, "b": large, "c": SMALL}, max_memory=2 * size + 1) as pool,
+        anyio.create_task_group() as tasks,
+    ):
+        await use(pool, "a")
+        async with pool.use("c"):
+            tasks.start_soon(without_models, use, pool, "b")
+            await until(lambda: open_ones(pool) == "c")
+            tasks.start_soon(without_models, use, pool, "b")
+            await until(lambda: pool.states()[1].opens)
+            await pool_closes_none(pool)
+        await until(lambda: open_ones(pool) == "b")
+
+
+async def test_an_error_at_closing_is_nobodys_who_wants_another(
+    size: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    close = ContextCore.close
+
+    async def failing(core: ContextCore) -> None:
+        await close(core)
+        raise OSError("disk is full")
+
+    async with opened(most=size) as pool:
+        await use(pool, "a")
+        with monkeypatch.context() as patch:
+            patch.setattr(ContextCore, "close", failing)
+            await use(pool, "b")
+            assert open_ones(pool) == "b"
+    assert "a model was closed with an error" in caplog.text
+
+
+async def test_figures_are_there_before_the_first_use_and_count_drafts() -> None:
+    drafted = SMALL | {"speculative": kv.spec.Mixed(kv.spec.DraftModel("nano"), kv.spec.Suffix())}
+    async with kv.open_models({"one": "nano", "two": drafted, "unknown": "no-such-model-9"}) as pool:
+        one, two, unknown = (state.bytes for state in pool.states())
+    assert 0 < one == two - one
+    assert unknown == 0
 
 
 async def test_whoever_waits_may_be_cancelled(size: int) -> None:

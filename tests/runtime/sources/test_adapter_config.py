@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from agentkv_runtime.errors import ExportError, UnsupportedModelError
 from agentkv_runtime.export.folder import export_folder
-from agentkv_runtime.sources.adapter_config import read_adapter_config
+from agentkv_runtime.sources.adapter_config import rank_of, read_adapter_config
 
 LORA = {"peft_type": "LORA", "r": 2, "lora_alpha": 4}
 
@@ -26,6 +26,10 @@ LORA = {"peft_type": "LORA", "r": 2, "lora_alpha": 4}
         ({"init_lora_weights": ["eva"]}, UnsupportedModelError, "changes the weights that it is added to"),
         ({"r": None}, ExportError, "no positive number"),
         ({"lora_alpha": "4"}, ExportError, "no positive number"),
+        ({"lora_alpha": True}, ExportError, "no positive number"),
+        ({"lora_alpha": float("inf")}, ExportError, "no positive number"),
+        ({"lora_alpha": 10**400}, ExportError, "no positive number"),
+        ({"r": 10**400}, ExportError, "no positive number"),
         ({"rank_pattern": {"(": 2}}, ExportError, "which is no pattern"),
         ({"rank_pattern": {"q_proj": 0}}, ExportError, "no positive number"),
         ({"alpha_pattern": [1]}, ExportError, "which is no object"),
@@ -35,6 +39,11 @@ def test_what_is_not_merged(tmp_path: Path, change: dict[str, Any], error: type[
     (tmp_path / "adapter_config.json").write_text(json.dumps(LORA | change))
     with pytest.raises(error, match=says):
         read_adapter_config(tmp_path)
+
+
+def test_a_pattern_that_takes_exponential_time_is_refused() -> None:
+    with pytest.raises(ExportError, match="takes too long to match"):
+        rank_of(LORA | {"rank_pattern": {"(?:[a-z.]|[a-z])*[!?]": 2}}, "model.layers.self.attn." * 20)
 
 
 def test_what_is(tmp_path: Path) -> None:

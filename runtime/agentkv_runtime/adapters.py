@@ -7,6 +7,7 @@ linear layers of the program are those of its manifest, `Manifest.linears`. Impo
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -86,7 +87,9 @@ def read_adapter(path: Path, linears: Mapping[str, LinearLayers], head_dim: int)
     """
     places = _places(linears)
     try:
-        sides = _in_file(path, head_dim) if path.is_file() else _in_folder(path)
+        sides = (
+            _in_file(path, head_dim) if os.path.isfile(path) else _in_folder(path)
+        )  # False for names that no file can have
         _check_fit(path, sides, places)  # before a number is read: files say sizes that no memory has
         pairs = {module: _Pair(*found.read()) for module, found in sides.items()}
     except (ExportError, GGUFError, UnsupportedModelError) as error:

@@ -48,7 +48,7 @@ async def serving_adapters(
     """Serves a model and its adapters, as `agentkv serve --adapter` does."""
     options = {"model": model, "capacity": 2048, "threads": 1, **(how or {})}
     given = {"base": ModelOptions(how=options, adapters=adapters)}
-    served, pool = models_of(given, several, Settings(names=("base",), **settings))
+    served, pool = models_of(given, several, Settings(**{"names": ("base",), **settings}))
     async with AsyncExitStack() as stack:
         pool.start()
         stack.push_async_callback(pool.close)
@@ -95,6 +95,17 @@ async def test_they_are_models_by_their_names(model: Path, adapters: dict[str, P
         unknown = await site.ask("other")
         assert unknown.status_code == 404
         assert "there is no model 'other'; there is base, sql, review" in unknown.text
+
+
+async def test_the_parent_has_the_name_that_clients_know(model: Path, adapters: dict[str, Path]) -> None:
+    async with serving_adapters(model, adapters, names=("desk", "alias")) as site:
+        told = (await site.http.get("/v1/models")).json()["data"]
+        assert [(each["id"], each.get("parent")) for each in told] == [
+            ("desk", None),
+            ("alias", None),
+            ("sql", "desk"),
+            ("review", "desk"),
+        ]
 
 
 async def test_requests_with_different_adapters_ride_in_one_forward(
@@ -159,6 +170,8 @@ async def test_a_key_is_for_the_names_that_it_has(model: Path, adapters: dict[st
     async with serving_adapters(model, adapters, keys={"k": ["sql"]}, api_key="all") as site:
         site.http.headers["authorization"] = "Bearer k"
         assert [(await site.ask(name)).status_code for name in NAMES] == [404, 200, 404]
+        (told,) = (await site.http.get("/v1/models")).json()["data"]
+        assert (told["id"], told.get("parent")) == ("sql", None)
 
 
 async def test_adapters_of_several_models_are_loaded_with_theirs(model: Path, adapters: dict[str, Path]) -> None:

@@ -32,11 +32,6 @@ class Unit:
         """The folder of cpp that it is of."""
         return self.source.relative_to(ROOT / "cpp").parts[0]
 
-    @property
-    def is_kernel(self) -> bool:
-        """Whether it is compiled for one instruction set."""
-        return bool(self.options)
-
 
 def units(target: str) -> list[Unit]:
     """All sources of ROOMS, the kernels once per instruction set."""

@@ -17,7 +17,7 @@ CONFIGURE_TESTS = cmake -S . -B $(BUILT) -DAGENTKV_TESTS=ON --log-level=WARNING 
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: help demo test pytest quick flaky mutants times ctest test-arm test-remote test-mlx-gpu test-vllm test-clients bench-vllm soak models bench bench-peers asan tsan lint lint-workflows format stub docs install wheel wheels clean
+.PHONY: help demo test pytest quick flaky mutants times ctest test-arm check-platforms test-remote test-mlx-gpu test-vllm test-clients bench-vllm soak models bench bench-peers asan tsan lint lint-workflows format stub docs install wheel wheels clean
 .DEFAULT_GOAL := help
 
 help: ## Lists the targets
@@ -70,6 +70,9 @@ ctest: $(DONE)/install ## Builds and runs the C++ tests
 
 test-arm: $(DONE)/tools $(DONE)/install ## Builds for Arm, and runs the C++ tests and nano under qemu-user (Debian: qemu-user, g++-aarch64-linux-gnu)
 	@$(PY) -m tests.arm
+
+check-platforms: $(DONE)/zig ## Compiles for macOS and Windows with zig, and runs some C++ tests under wine (PLATFORMS='--only core aarch64-macos')
+	@$(PY) -m tests.platforms $(PLATFORMS)
 
 # vLLM has an environment of its own, without the two packages that would pull a CUDA build of torch.
 VLLM := build/vllm
@@ -236,6 +239,13 @@ $(DONE)/test-deps: $(DONE)/torch $(DONE)/install pyproject.toml
 $(DONE)/docs-deps: $(DONE)/venv pyproject.toml
 	@echo "==> Installing what the site is built with"
 	@$(PIP) $$($(EXTRAS) docs)
+	@touch $@
+
+# A compiler of 100 MB, which nothing else needs: in an environment of its own.
+$(DONE)/zig: $(DONE)/venv
+	@echo "==> Installing zig"
+	@$(PYTHON) -m venv $(VENV)/zig
+	@$(VENV)/zig/bin/python -m pip install --quiet --disable-pip-version-check ziglang==0.17.1
 	@touch $@
 
 $(DONE)/lint-deps: $(DONE)/test-deps

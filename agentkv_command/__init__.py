@@ -63,8 +63,9 @@ def _run() -> None:
         (interrupt if callable(interrupt) else signal.default_int_handler)(signal.SIGINT, frame)
 
     signal.signal(signal.SIGTERM, stop)
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # its terminal is closed, and it does not run under nohup
-        signal.signal(signal.SIGHUP, stop)
+    hung_up = getattr(signal, "SIGHUP", None)  # its terminal is closed; no signal of Windows
+    if hung_up is not None and signal.getsignal(hung_up) != signal.SIG_IGN:  # it does not run under nohup
+        signal.signal(hung_up, stop)
     interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     try:
         if interruptible:

@@ -1,4 +1,4 @@
-"""Dependencies point one way: agentkv -> agentkv_runtime -> cpp, and inside cpp down to core."""
+"""Dependencies point one way: agentkv -> agentkv_runtime -> cpp, and inside cpp down to core and platform."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ CPP = sorted(path for path in (ROOT / "cpp").rglob("*") if path.suffix in (".h",
 
 # What each directory of cpp may include of the others.
 ALLOWED = {
-    "core": set(),
-    "cpu": {"core"},
-    "mlx": {"core"},
+    "platform": set(),
+    "core": {"platform"},
+    "cpu": {"core", "platform"},
+    "mlx": {"core", "platform"},
     "engine": {"core"},
     "spec": {"core", "engine"},
-    "executorch": {"core", "cpu", "mlx", "engine", "spec"},
+    "executorch": {"platform", "core", "cpu", "mlx", "engine", "spec"},
     "bindings": {"core", "cpu", "mlx", "engine", "spec", "executorch"},
 }
 HEAVY = {"torch", "transformers", "torchao", "executorch"}
@@ -94,6 +95,14 @@ def test_cpp_includes_point_down(path: Path) -> None:
         assert library in expected, f"{path.name} includes <{library}/...>"
         # MLX is known to the folders of that name alone, wherever they lie.
         assert expected[library] in path.relative_to(ROOT / "cpp").parts, f"{path.name} of {part} includes <{library}>"
+
+
+# Headers of systems; `cpuid.h` is the compiler's, for what the system decides.
+SYSTEM = re.compile(r"#include <((sys|mach|linux)/.*|(unistd|fcntl|pthread|sched|dlfcn|signal|windows|io|cpuid)\.h)>")
+
+
+def test_only_the_platform_calls_the_system() -> None:
+    assert all(path.parent.name == "platform" for path in CPP if SYSTEM.search(path.read_text(encoding="utf-8")))
 
 
 def test_importing_the_sdk_and_the_runtime_loads_no_torch() -> None:

@@ -77,6 +77,8 @@ def _processor() -> str:
 
 
 def _memory() -> str:
+    if not hasattr(os, "sysconf"):  # Windows
+        return "unknown"
     page = os.sysconf("SC_PAGE_SIZE")
     total = bytes_text(page * os.sysconf("SC_PHYS_PAGES"))
     try:

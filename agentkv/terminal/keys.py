@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import select
-import termios
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
@@ -50,6 +49,8 @@ class TypedAhead:
     @asynccontextmanager
     async def reading(self, group: TaskGroup) -> AsyncIterator[None]:
         """Collects input for the length of a block; Ctrl-C and Ctrl-Z still work."""
+        import termios  # no module of Windows
+
         fd = self._source.fileno()
         before = termios.tcgetattr(fd)
         raw = termios.tcgetattr(fd)
@@ -134,6 +135,8 @@ class TypedAhead:
 
 def keep_lines(source: Input) -> None:
     """Passes input from before the first prompt on to the next prompt of `source`."""
+    import termios
+
     fd = source.fileno()
     before = termios.tcgetattr(fd)
     raw = termios.tcgetattr(fd)

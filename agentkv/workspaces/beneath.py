@@ -23,13 +23,11 @@ _LONG = 200  # characters of a path that is shown
 _UNDER_WAY = re.compile(r"\.agentkv-([0-9]+)-([0-9a-f]{8})[0-9a-f]{8}")
 _ENDS_LINES = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
 _PROCESS = secrets.token_hex(4)  # its number may have been another's that was killed
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 def open_folder(name: str | os.PathLike[str], within: int | None = None) -> int:
     """Opens a folder, no link to one. Raises OSError."""
-    return os.open(name, _FOLDER, dir_fd=within)
+    return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=within)
 
 
 def open_unreadable(name: str, within: int) -> int:
@@ -66,7 +64,8 @@ def open_file(name: str, within: int) -> int:
     found = os.stat(name, dir_fd=within, follow_symlinks=False)  # opening a device may do something
     if not stat.S_ISREG(found.st_mode) and not stat.S_ISLNK(found.st_mode):
         raise WorkspaceError(f"{name!r} is {what_is(found.st_mode)}, and only plain files are read and written")
-    file = os.open(name, _FILE, dir_fd=within)
+    how = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    file = os.open(name, how, dir_fd=within)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
         raise WorkspaceError(f"{name!r} is no plain file any more, and only such are read and written")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,10 +35,14 @@ class Workspace:
         max_bytes: most bytes of all files, which guards the disk.
 
     Raises:
-        InvalidInput: an invalid argument, or no folder.
+        InvalidInput: an invalid argument, no folder, or a system that workspaces do not work on (Windows).
     """
 
     def __init__(self, folder: str | Path, *, exclude: Iterable[str] = (".git",), max_bytes: int = 2**30) -> None:
+        if os.open not in os.supports_dir_fd:
+            raise InvalidInput(
+                "this system opens no files beneath an open folder, which workspaces need; Linux and macOS do"
+            )
         self.folder = Path(checked_path(folder, "folder", "the path of a folder")).resolve()
         if not self.folder.is_dir():
             what = "is a file; give its folder" if self.folder.exists() else "does not exist; make it"

@@ -6,16 +6,9 @@
 #include <iterator>
 #include <string>
 
-#if defined(__aarch64__) && defined(__linux__)
-#include <sys/auxv.h>
-#elif defined(__x86_64__) && defined(__linux__)
-#include <cpuid.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
-
 #include "core/errors.h"
 #include "core/message.h"
+#include "platform/cpu.h"
 
 namespace agentkv {
 namespace {
@@ -23,23 +16,6 @@ namespace {
 #define AGENTKV_ISA_NAME(isa, ...) #isa,
 constexpr std::string_view kNames[] = {AGENTKV_EACH_ISA(AGENTKV_ISA_NAME)};
 #undef AGENTKV_ISA_NAME
-
-#if defined(__x86_64__)
-// Whether the processor has AMX's tiles of bytes and the system lets this process use them: the registers are so large
-// that Linux keeps them only for those who ask. It refuses where a thread's signal stack would be too small for them.
-bool may_use_tiles() {
-#if defined(__linux__)
-  constexpr unsigned kTile = 1u << 24, kInt8 = 1u << 25;
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kTile) == 0 || (d & kInt8) == 0) return false;
-  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // of arch_prctl
-  static const bool granted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-  return granted;
-#else
-  return false;
-#endif
-}
-#endif
 
 bool machine_has(std::string_view isa) {
 #if defined(__x86_64__)
@@ -53,11 +29,9 @@ bool machine_has(std::string_view isa) {
   if (isa == "v4") return v4;
   const bool v4vnni = v4 && __builtin_cpu_supports("avx512vnni");
   if (isa == "v4vnni") return v4vnni;
-  if (isa == "v4amx") return v4vnni && may_use_tiles();
-#elif defined(__aarch64__) && defined(__linux__)
-  if (isa == "dotprod") return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
-#elif defined(__aarch64__) && defined(__APPLE__)
-  if (isa == "dotprod") return true;  // every Mac with an Arm processor
+  if (isa == "v4amx") return v4vnni && platform::may_use_tiles();
+#elif defined(__aarch64__)
+  if (isa == "dotprod") return platform::has_dot_products();
 #endif
   return isa == kNames[0];
 }

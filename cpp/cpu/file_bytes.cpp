@@ -1,25 +1,23 @@
 #include "cpu/file_bytes.h"
 
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <cerrno>
 #include <cstring>
 
 #include "core/errors.h"
 #include "core/message.h"
+#include "platform/file.h"
 
 namespace agentkv::cpu {
 
 std::int64_t file_size(int fd) {
-  struct stat found{};
-  require<InvalidRange>(fstat(fd, &found) == 0, "file descriptor ", fd, ": ", std::strerror(errno));
-  return found.st_size;
+  const std::int64_t size = platform::file_size(fd);
+  require<InvalidRange>(size >= 0, "file descriptor ", fd, ": ", std::strerror(errno));
+  return size;
 }
 
 void read_file(int fd, std::int64_t offset, std::span<std::byte> out) {
   while (!out.empty()) {
-    const ssize_t n = pread(fd, out.data(), out.size(), offset);
+    const std::int64_t n = platform::read_at(fd, out.data(), out.size(), offset);
     if (n < 0 && errno == EINTR) continue;
     require<InvalidRange>(n >= 0, "the file cannot be read at byte ", offset, ": ", std::strerror(errno));
     require<InvalidRange>(n > 0, "the file ends at byte ", offset, ", and ", out.size(), " more are needed");

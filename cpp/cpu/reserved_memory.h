@@ -8,8 +8,8 @@
 namespace agentkv::cpu {
 
 // Addresses are reserved once, at full length, and pages are committed and released in it, so what grows in it never
-// moves. What is not committed can be read, and is zero, and must not be written. Committed pages take memory as they
-// are first written. Forked children have a copy of their own, made as pages are written.
+// moves. Less than a page behind what is committed can be read, and is zero, and must not be written. Committed pages
+// take memory as they are first written. Forked children have a copy of their own, made as pages are written.
 class ReservedMemory {
  public:
   ReservedMemory() = default;

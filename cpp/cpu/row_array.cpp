@@ -1,8 +1,8 @@
 #include "cpu/row_array.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
+#include <new>
 
 #include "core/errors.h"
 #include "core/growth.h"
@@ -30,7 +30,7 @@ std::size_t rounded_up(std::size_t bytes, std::size_t unit) { return (bytes + un
 
 }  // namespace
 
-void RowArray::Free::operator()(std::byte* p) const { std::free(p); }
+void RowArray::Free::operator()(std::byte* p) const { ::operator delete(p, std::align_val_t{kAlign}); }
 
 RowArray::RowArray(int lanes, std::size_t row_bytes, Cell capacity, Cell min_chunk)
     : lanes_(static_cast<std::size_t>(lanes)), row_bytes_(row_bytes), capacity_(capacity), min_chunk_(min_chunk) {
@@ -181,7 +181,7 @@ void RowArray::move_to_heap(Cell cells) {
   const std::size_t size = rounded_up(stride * lanes_ + kSlack, kAlign);
   std::unique_ptr<std::byte, Free> data;
   if (cells > 0) {
-    data.reset(static_cast<std::byte*>(std::aligned_alloc(kAlign, size)));
+    data.reset(static_cast<std::byte*>(::operator new(size, std::align_val_t{kAlign}, std::nothrow)));
     if (!data) refuse(size, cells);
     const std::size_t kept = static_cast<std::size_t>(std::min(cells, cells_)) * row_bytes_;
     for (std::size_t lane = 0; lane < lanes_ && kept > 0; ++lane) {

@@ -2,8 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
+
+#include "platform/file.h"
 
 namespace agentkv {
 
@@ -20,18 +21,8 @@ class OpenedFile {
   void check_unchanged() const;
 
  private:
-  struct State {
-    std::uint64_t device = 0;
-    std::uint64_t inode = 0;
-    std::uint64_t size = 0;
-    std::filesystem::file_time_type written;
-  };
-
-  // False where there is no such file.
-  bool read(State& state) const;
-
   std::string path_;
-  State opened_;
+  platform::FileState opened_;
 };
 
 }  // namespace agentkv

@@ -1,8 +1,7 @@
 #include "mlx/owner.h"
 
-#include <unistd.h>
-
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <exception>
 #include <mutex>
@@ -11,6 +10,7 @@
 
 #include "core/errors.h"
 #include "core/message.h"
+#include "platform/process.h"
 
 namespace agentkv::mlx {
 namespace {
@@ -32,8 +32,8 @@ class Owner {
   }
 
   void run(const std::function<void()>& work) {
-    if (getpid() != process_) {
-      throw ForwardFailed(error_text("MLX runs in process ", process_, "; process ", getpid(),
+    if (const std::int64_t process = platform::process_id(); process != process_) {
+      throw ForwardFailed(error_text("MLX runs in process ", process_, "; process ", process,
                                      " was forked from it and cannot use it: spawn it instead"));
     }
     Job job{work};
@@ -47,7 +47,7 @@ class Owner {
   }
 
  private:
-  Owner() : process_(getpid()) {
+  Owner() : process_(platform::process_id()) {
     std::thread([this] { serve(); }).detach();
   }
 
@@ -72,7 +72,7 @@ class Owner {
     return job;
   }
 
-  const pid_t process_;
+  const std::int64_t process_;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<Job*> jobs_;

@@ -1,10 +1,6 @@
 #include "executorch/cpu/mapped_weights.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <cstddef>
-#include <cstdint>
 #include <limits>
 #include <span>
 #include <string>
@@ -13,17 +9,10 @@
 
 #include "core/errors.h"
 #include "core/message.h"
+#include "platform/memory.h"
 
 namespace agentkv {
 namespace {
-
-// Where the file is not in memory yet, the system begins to read it now and not page by page as a forward meets it.
-void read_ahead(const void* at, std::size_t bytes) {
-  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<std::uintptr_t>(at) / page * page;
-  posix_madvise(reinterpret_cast<void*>(begin), reinterpret_cast<std::uintptr_t>(at) + bytes - begin,
-                POSIX_MADV_WILLNEED);  // a hint: what becomes of it does not matter
-}
 
 // The bytes of a name, of which there must be `wanted`.
 executorch::runtime::FreeableBuffer find_bytes(const std::string& name, std::size_t wanted,
@@ -77,7 +66,8 @@ void MappedWeights::find(ByName<Packed>& known, const std::string& name, const S
   const std::span bytes = span_of(found);
   std::vector<Packed> packed;
   for (std::size_t e = 0; e < experts; ++e) packed.emplace_back(shape, bytes.subspan(e * each, each));
-  read_ahead(bytes.data(), bytes.size());
+  // Where the file is not in memory yet, the system begins to read it now and not page by page as a forward meets it.
+  platform::read_ahead(bytes.data(), bytes.size());
   known.try_emplace(name, Mapped<Packed>{std::move(found), std::move(packed)});
 }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import secrets
 import stat
@@ -81,10 +80,12 @@ def _prefix(target: Path) -> str:
 
 
 def _locked_file(target: Path, mode: int) -> tuple[Path, int]:
+    from fcntl import LOCK_EX, flock  # no module of Windows
+
     while True:
         path = target.with_name(f"{_prefix(target)}{secrets.token_hex(8)}{_SUFFIX}")
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        flock(fd, LOCK_EX)
         if os.fstat(fd).st_nlink:  # nobody took it for a leftover before it was locked
             return path, fd
         os.close(fd)
@@ -92,13 +93,15 @@ def _locked_file(target: Path, mode: int) -> tuple[Path, int]:
 
 def remove_leftovers(folder: Path, prefix: str = _PREFIX) -> None:
     """Removes the unfinished files of a folder whose writers were killed. Raises OSError if it cannot be listed."""
+    from fcntl import LOCK_EX, LOCK_NB, flock
+
     with os.scandir(folder) as entries:
         names = [e.name for e in entries if e.name.startswith(prefix) and e.name.endswith(_SUFFIX)]
     for name in names:
         with contextlib.suppress(OSError):  # of others, or still being written
             fd = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                flock(fd, LOCK_EX | LOCK_NB)
                 os.unlink(folder / name)
             finally:
                 os.close(fd)

@@ -78,4 +78,4 @@ def _opened(path: Path) -> BufferedReader:
 
 def _without_waiting(path: str, flags: int) -> int:
     # A pipe opens at once this way, whether or not anybody writes to it; for regular files it means nothing.
-    return os.open(path, flags | os.O_NONBLOCK)
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # Windows has none

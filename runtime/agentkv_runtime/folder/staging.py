@@ -3,7 +3,6 @@ mixes two models."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import tempfile
@@ -112,9 +111,11 @@ def _held(folder: Path, *, wait: bool = False) -> Iterator[None]:
 
     Raises BlockingIOError if another process has locked it, unless `wait`.
     """
+    from fcntl import LOCK_EX, LOCK_NB, flock  # no module of Windows
+
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        flock(descriptor, LOCK_EX | (0 if wait else LOCK_NB))
         yield
     finally:
         os.close(descriptor)

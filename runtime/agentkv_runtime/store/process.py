@@ -22,7 +22,8 @@ from agentkv_runtime.store.making import export_once
 
 __all__ = ["main"]
 
-_TOLD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # the last when its terminal is closed
+_TOLD = (signal.SIGTERM, signal.SIGINT)
+_HUNG_UP = getattr(signal, "SIGHUP", None)  # its terminal is closed; no signal of Windows
 
 _told_to_stop: list[int] = []
 """The signal that asked the process to stop; empty before."""
@@ -31,8 +32,9 @@ _told_to_stop: list[int] = []
 def main() -> int:
     """Runs the requested export; returns the exit status."""
     for told in _TOLD:
-        if told != signal.SIGHUP or signal.getsignal(told) != signal.SIG_IGN:  # it is ignored under nohup
-            signal.signal(told, _stop)
+        signal.signal(told, _stop)
+    if _HUNG_UP is not None and signal.getsignal(_HUNG_UP) != signal.SIG_IGN:  # it is ignored under nohup
+        signal.signal(_HUNG_UP, _stop)
     lines = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what anybody else prints is none of them
     request = json.loads(sys.argv[1])

@@ -28,6 +28,8 @@ def read_adapter_config(adapter: Path) -> dict[str, Any]:
     Raises ExportError for a folder without an adapter or with wrong numbers, UnsupportedModelError for adapters of
     other kinds than LoRA.
     """
+    if not adapter.exists():
+        raise ExportError(f"{adapter}: no such folder. Give the folder that peft wrote")
     if not (adapter / "adapter_config.json").is_file():
         raise ExportError(f"{adapter}: no adapter: it has no adapter_config.json. Give the folder that peft wrote")
     config = read_object(adapter / "adapter_config.json", ExportError)

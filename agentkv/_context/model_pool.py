@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,6 +62,10 @@ class _Slot:
     used: int = 0
     idle_since: float = field(default_factory=time.monotonic)
 
+    def size(self) -> str:
+        """Its bytes, in words."""
+        return f"{bytes_text(self.bytes)} {'with' if self.opens else 'without'} its cache"
+
     def state(self) -> ModelState:
         return ModelState(
             name=self.name,
@@ -83,9 +87,37 @@ class _Use:
     ended: bool = False
 
 
+@dataclass(eq=False)
+class KeptBranches:
+    """Branches that a task closes only once it has the model that it waits for.
+
+    Attributes:
+        contexts: what they are branches of.
+        in_the_way: whether a model was refused because they keep theirs open.
+    """
+
+    contexts: Collection[Context]
+    in_the_way: bool = False
+
+
+_kept: ContextVar[KeptBranches | None] = ContextVar("_kept", default=None)
+
+
+@contextmanager
+def keeping_branches_of(contexts: Collection[Context]) -> Iterator[KeptBranches]:
+    """Whoever needs memory within the block does not wait for these Contexts' branches: `use` raises OutOfMemory."""
+    kept = KeptBranches(contexts)
+    before = _kept.set(kept)
+    try:
+        yield kept
+    finally:
+        _kept.reset(before)
+
+
 def hold_no_model() -> None:
     """This task uses none of the models that whoever started it does."""
     _held.set(())
+    _kept.set(None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,6 +172,10 @@ class ModelPool:
         self._changed = anyio.Event()
         self._background = BackgroundTasks()
         self._closed = False
+
+    def __repr__(self) -> str:
+        told = [f"{slot.name} ({'open' if slot.context is not None else 'not open'})" for slot in self._slots.values()]
+        return f"<ModelPool: {'closed' if self._closed else ', '.join(told)}>"
 
     @property
     def names(self) -> list[str]:
@@ -274,24 +310,30 @@ class ModelPool:
 
     def _excess(self, more: int) -> int:
         """Bytes beyond `max_memory` with so many more."""
-        taken = sum(slot.bytes for slot in self._slots.values() if slot.context is not None or slot.leaving)
-        return -1 if self._most is None else taken + more - self._most
+        return -1 if self._most is None else self._taken() + more - self._most
+
+    def _taken(self) -> int:
+        return sum(slot.bytes for slot in self._slots.values() if slot.context is not None or slot.leaving)
 
     def _check_size(self, slot: _Slot) -> None:
         if self._most is not None and slot.bytes > self._most:
             raise OutOfMemory(
-                f"model {slot.name!r} takes {bytes_text(slot.bytes)} with its cache, and max_memory is "
-                f"{bytes_text(self._most)}; raise it, or open the model with less capacity"
+                f"model {slot.name!r} takes {slot.size()}, and max_memory is {bytes_text(self._most)}; raise it"
+                + (", or open the model with less capacity" if slot.opens else "")
             )
 
     def _check_that_waiting_helps(self, slot: _Slot) -> None:
         """Two that wait for what each other has would never end: whoever has a model open waits for no memory."""
-        mine = self._own()
+        kept = _kept.get()
+        with_branches = [each for each in self._slots.values() if kept and each.context in kept.contexts]
+        mine = dict.fromkeys([*self._own(), *(each.name for each in with_branches)])
         if mine and (self._short or self._wanted[0] is slot):
+            if kept and with_branches:
+                kept.in_the_way = True
             raise OutOfMemory(
-                f"model {slot.name!r} takes {bytes_text(slot.bytes)}, which max_memory, {bytes_text(self._most or 0)}, "
-                f"does not leave beside what is in use. This task uses {', '.join(mine)} itself: leave that block "
-                "first, or raise max_memory"
+                f"model {slot.name!r} takes {slot.size()}; max_memory is {bytes_text(self._most or 0)}, of which "
+                f"{bytes_text(self._taken())} are in use. This task uses {', '.join(mine)} itself: raise max_memory so "
+                "that all of these fit, or leave that block and close its branches first"
             )
 
     def _tell_of_branches(self, slot: _Slot) -> None:
@@ -395,6 +437,7 @@ async def open_models(
             among them.
         max_memory: maximum bytes of the open models: weights, and keys and values of full caches. The least recently
             used ones that are not in use are closed for others, and opened again on their next use. None for no limit.
+            `ModelPool.states` has the bytes of each, with its cache once it was open.
         idle: seconds after which a model that is not in use is closed; None for never.
 
     Raises InvalidInput for anything out of range; models are opened, and fail, on their first use.

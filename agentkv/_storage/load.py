@@ -132,14 +132,14 @@ class LoadOperation:
                 "shared, and save the branches again"
             )
         arrays = file.parts(await self._loop.run(CellsCall(lambda _, cells: cell_arrays(cells.cell_arrays))))
-        for state in file.branches.values():
-            self._storage.adapters.ids(state.adapters)  # raises for one that is not loaded, before anything is made
         mismatch = await self._mismatch(file, arrays)
         if mismatch and not self._recompute:
             raise SnapshotMismatch(
                 f"{self._path} does not fit this Context: {mismatch}; open the Context as it was when the file was "
                 "saved, or pass recompute=True to feed the tokens again"
             )
+        for state in file.branches.values():
+            self._storage.adapters.ids(state.adapters)  # raises for one that is not loaded, before anything is made
         branches = await (self._fed_again(file, mismatch) if mismatch else self._filled(file, arrays))
         log.info("branches loaded", path=str(self._path), branches=len(branches), recomputed=mismatch or None)
         return branches

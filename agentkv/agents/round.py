@@ -271,12 +271,12 @@ class Round(Generic[Out]):
         if length := self._turn.repeats.round_trip():
             self._warn(f"the calls of the last {length} messages come round: they were made before, in the same order")
         if times > self._agent.max_repeats:
-            raise self._turn.limit(
-                f"the turn made the same call of {name} in {times + 1} messages one after another",
-                "max_repeats",
-                "say in the instructions what is to follow, or give the tool repeatable=True",
-                RepeatedCall,
-            )
+            last = next((call.record for call in reversed(self._turn.calls) if call.request.name == name), None)
+            advice = "say in the instructions what is to follow, or give the tool repeatable=True"
+            if last is not None and last.status in ("failed", "timeout"):
+                advice = f"the last one failed: {last.error}"
+            what = f"the turn made the same call of {name} in {times + 1} messages one after another"
+            raise self._turn.limit(what, "max_repeats", advice, RepeatedCall)
 
     def _check_called(self, text: str) -> None:
         """Raises OutputInvalid for a message without a call where one is required, and no grammar constrained it."""

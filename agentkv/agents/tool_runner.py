@@ -16,7 +16,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import TypedDict
 
 from .._aio.tasks import FirstErrorGroup
-from .._types.errors import ApprovalPending, ToolFailed
+from .._types.errors import AgentKVError, ApprovalPending, ToolFailed
 from .._types.log import log
 from .._types.run import CallRecord, CallRequest, CallStatus
 from .._types.show import safe_str, spellable
@@ -269,7 +269,9 @@ class ToolCallRunner:
             failure = end.__cause__
             self.record = self._ended(end.status, str(end))
             if end.status in ("failed", "timeout"):
-                log.warning("tool failed", tool=self.request.name, attempts=self._attempts, exc_info=failure)
+                # a sub-agent's limit, say: its message tells all, a traceback would be of this package's own files
+                told = {"error": self.record.error} if isinstance(failure, AgentKVError) else {"exc_info": failure}
+                log.warning("tool failed", tool=self.request.name, attempts=self._attempts, **told)
         except BaseException as error:
             if isinstance(error, ApprovalPending) and error.is_of(self.key):
                 self.left = error.keys

@@ -16,6 +16,7 @@ import anyio
 
 from .._aio.tasks import uncancelled
 from .._context.branch import Branch
+from .._context.context import Context
 from .._types.checks import checked_count
 from .._types.errors import InvalidInput
 from .._types.show import preview
@@ -59,6 +60,14 @@ class Grove:
 
     async def __aexit__(self, *_: object) -> None:
         self.prune()
+
+    @property
+    def contexts(self) -> set[Context]:
+        """What it has branches of."""
+        return {branch.context for branch in self._branches}
+
+    def __contains__(self, branch: Branch) -> bool:
+        return branch in self._branches
 
     def add(self, branch: Branch) -> Branch:
         """Takes ownership of a branch, and returns it."""

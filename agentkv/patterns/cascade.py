@@ -12,8 +12,10 @@ import anyio
 
 from .._aio.tasks import uncancelled
 from .._context.branch import Branch
+from .._context.context import Context
+from .._context.model_pool import keeping_branches_of
 from .._types.checks import checked_share, truth_of
-from .._types.errors import InvalidInput
+from .._types.errors import InvalidInput, OutOfMemory
 from .._types.results import Choice, Generation
 from .._types.show import preview, safe_str
 from ._shared import Attempt, Grove, T, Winner, check_functions, check_timeout, checked
@@ -53,7 +55,8 @@ async def cascade(
 
     Args:
         trunks: branches; or async functions that open one, called where it is needed: of a model that is not open yet.
-            What they open is closed.
+            What they open is closed. Where the model has no room in `kv.open_models` beside the smaller ones, their
+            answers are let go first, and no longer have the last word.
         attempt: called with a fork of each trunk.
         sure: least probability, from 0 to 1, of an answer that counts: of a `Branch.select` that of its choice among
             the choices, of a generation the geometric mean over its tokens; one that was cut is never sure. Or a
@@ -65,13 +68,14 @@ async def cascade(
         ExceptionGroup: every attempt failed. Where some did, the last one that came to an answer has it, unsure.
     """
     stages = _checked(trunks, attempt, sure, timeout)
+    given = {stage.context for stage in stages if isinstance(stage, Branch)}
     errors: list[Exception] = []
     why: list[str] = []
     best: Cascaded[T] | None = None
     async with Grove() as grove:
         for index, stage in enumerate(stages):
             try:
-                branch = grove.add(await _fork_of(stage, grove))
+                branch = grove.add(await _fork_of(stage, grove, given))
                 with anyio.fail_after(timeout):
                     result = await uncancelled(attempt(branch), "an attempt")
                     score, passes, told = await _judged(result, sure)
@@ -83,7 +87,7 @@ async def cascade(
             best = Cascaded(branch, result, score, index, passes, tuple(why))
             if passes:
                 break
-        found = checked(best, errors)
+        found = checked(best if best is not None and best.branch in grove else None, errors)
         return Cascaded(grove.take(found.branch), found.result, found.score, found.index, found.sure, tuple(why))
 
 
@@ -103,13 +107,26 @@ def _checked(trunks: object, attempt: object, sure: object, timeout: object) -> 
     return list(trunks)
 
 
-async def _fork_of(stage: Stage, grove: Grove) -> Branch:
+async def _fork_of(stage: Stage, grove: Grove, given: set[Context]) -> Branch:
     if isinstance(stage, Branch):
         return await stage.fork()
-    opened = await uncancelled(stage(), "what opens a trunk")
+    opened = await _opened(stage, grove, given)
     if not isinstance(opened, Branch):
         raise InvalidInput(f"what opens a trunk returned {preview(opened)}, but it must return a Branch")
     return await grove.add(opened).fork()
+
+
+async def _opened(open_trunk: Callable[[], Awaitable[Branch]], grove: Grove, given: set[Context]) -> Branch:
+    """What the function opens. Where its model has no room beside those that were asked, these are left first."""
+    with keeping_branches_of(given | grove.contexts) as kept:
+        try:
+            return await uncancelled(open_trunk(), "what opens a trunk")
+        except OutOfMemory:
+            if not kept.in_the_way or grove.contexts <= given:
+                raise
+    grove.prune()
+    with keeping_branches_of(given):
+        return await uncancelled(open_trunk(), "what opens a trunk")
 
 
 async def _judged(result: T, sure: float | Callable[[T], bool | Awaitable[bool]]) -> tuple[float, bool, str]:

@@ -145,7 +145,7 @@ def test_sizes_are_looked_at_before_numbers_are_read(tmp_path: Path) -> None:
 def test_a_folder_without_an_adapter_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AdapterError, match=r"no adapter_config\.json"):
         read_adapter(tmp_path, PROGRAM, HEAD_DIM)
-    with pytest.raises(AdapterError, match=r"no adapter_config\.json"):
+    with pytest.raises(AdapterError, match=r"no such folder"):
         read_adapter(tmp_path / ("long" * 100), PROGRAM, HEAD_DIM)
     folder = write_adapter(tmp_path / "a", pair(LAYER), rank=2)
     (folder / "adapter_model.safetensors").write_bytes(b"\xff" * 64)

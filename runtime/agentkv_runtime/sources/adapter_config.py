@@ -33,7 +33,9 @@ def read_adapter_config(adapter: Path) -> dict[str, Any]:
     Raises ExportError for a folder without an adapter or with wrong numbers, UnsupportedModelError for adapters of
     other kinds than LoRA.
     """
-    if not os.path.isfile(adapter / "adapter_config.json"):  # False also where it cannot be looked at
+    if not os.path.exists(adapter):  # False also where it cannot be looked at
+        raise ExportError(f"{adapter}: no such folder. Give the folder that peft wrote")
+    if not os.path.isfile(adapter / "adapter_config.json"):
         raise ExportError(f"{adapter}: no adapter: it has no adapter_config.json. Give the folder that peft wrote")
     config = read_object(adapter / "adapter_config.json", ExportError)
     kind = config.get("peft_type")

@@ -144,14 +144,20 @@ async def test_a_tool_to_be_polled_is_exempt() -> None:
         assert [record.status for record in run.calls] == [DONE] * 5
 
 
-@pytest.mark.parametrize(("fault", "status"), [(kv.Retry("again"), "retry"), (OSError("no line"), "failed")])
-async def test_a_call_that_failed_runs_again_and_is_counted(fault: Exception, status: str) -> None:
+@pytest.mark.parametrize(
+    ("fault", "status", "advice"),
+    [
+        (kv.Retry("again"), "retry", "repeatable=True"),
+        (OSError("no line"), "failed", "weather 4x.*; the last one failed: OSError: no line"),
+    ],
+)
+async def test_a_call_that_failed_runs_again_and_is_counted(fault: Exception, status: str, advice: str) -> None:
     def weather(city: str) -> Any:
         raise fault
 
     agent = desk_agent(tools=[as_tool("weather", weather)], tool_choice=freely)
     async with kv.testing.replies([OSLO] * 4) as ctx:
-        with pytest.raises(kv.RepeatedCall) as caught:
+        with pytest.raises(kv.RepeatedCall, match=advice) as caught:
             await agent.run(await agent.trunk(ctx), ONE_CALL)
         assert caught.value.run is not None
         assert [record.status for record in caught.value.run.calls] == [status] * 4

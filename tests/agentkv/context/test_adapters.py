@@ -176,6 +176,8 @@ async def test_an_adapter_of_another_model_is_refused(
             await ctx.adapter(folder)
         with pytest.raises(kv.AdapterError, match="no adapter"):
             await ctx.adapter(tmp_path)
+        with pytest.raises(kv.AdapterError, match="no such folder"):
+            await ctx.adapter(tmp_path / "none")
         with pytest.raises(kv.InvalidInput):
             await ctx.adapter(7)  # type: ignore[arg-type]
 
@@ -210,6 +212,17 @@ async def test_a_saved_branch_asks_for_its_adapters(model: Path, folders: list[P
         again.adapter = loaded.adapter
         await again.extend([3, 4, 5])
         assert (await loaded.logits()).tobytes() == (await again.logits()).tobytes()
+
+
+async def test_a_branch_of_another_model_says_so_before_its_adapters(
+    model: Path, folders: list[Path], tmp_path: Path, tiny_exported_folder: Callable[..., Path]
+) -> None:
+    async with opened(model, folders) as (ctx, (_, one, *_rest)):
+        await (await ctx.branch(PROMPT, adapter=one)).save(tmp_path / "branch.akv")
+    other = tiny_exported_folder("llama", quant="q8", hidden=96, heads=3, kv_heads=1, head_dim=32)
+    async with kv.Context.open(other, capacity=256) as ctx:
+        with pytest.raises(kv.SnapshotMismatch, match="another model"):
+            await ctx.load(tmp_path / "branch.akv")
 
 
 async def test_a_file_without_adapters_is_as_before(model: Path, tmp_path: Path) -> None:

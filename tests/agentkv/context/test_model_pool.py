@@ -14,7 +14,7 @@ import pytest
 
 import agentkv as kv
 from agentkv._context.core import ContextCore
-from agentkv._context.model_pool import hold_no_model
+from agentkv._context.model_pool import hold_no_model, keeping_branches_of
 from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio
@@ -63,6 +63,13 @@ async def test_a_model_is_opened_on_its_first_use_and_stays() -> None:
         ]
     with pytest.raises(kv.ContextClosed):
         await first.branch(PROMPT)
+
+
+async def test_it_says_what_it_has() -> None:
+    async with opened("ab") as pool:
+        await use(pool, "b")
+        assert repr(pool) == "<ModelPool: a (not open), b (open)>"
+    assert repr(pool) == "<ModelPool: closed>"
 
 
 async def test_the_least_recently_used_is_closed_for_another(size: int) -> None:
@@ -117,11 +124,22 @@ async def pool_closes_none(pool: kv.ModelPool) -> bool:
 async def test_a_task_that_has_what_it_waits_for_is_told(size: int) -> None:
     async with opened(most=size) as pool:
         async with pool.use("a") as ctx:
-            with pytest.raises(kv.OutOfMemory, match=r"'b' takes .* This task uses a itself"):
+            with pytest.raises(kv.OutOfMemory, match=r"'b' takes .* its cache; .* are in use. This task uses a itself"):
                 async with pool.use("b"):
                     pass
             assert (await (await ctx.branch(PROMPT)).generate(max_tokens=2)).tokens
         assert [state.uses for state in pool.states()] == [0, 0, 0]
+
+
+async def test_a_task_that_keeps_branches_of_what_it_waits_for_is_told(size: int) -> None:
+    async with opened(most=size) as pool:
+        async with pool.use("a") as ctx:
+            branch = await ctx.branch(PROMPT)
+        with keeping_branches_of([ctx]) as kept, pytest.raises(kv.OutOfMemory, match="This task uses a itself"):
+            await use(pool, "b")
+        assert kept.in_the_way
+        await branch.close()
+        await use(pool, "b")
 
 
 async def test_a_task_of_its_own_waits_for_what_its_starter_has(size: int) -> None:

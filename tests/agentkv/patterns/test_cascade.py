@@ -129,6 +129,59 @@ async def test_what_opens_a_trunk_is_called_where_it_is_needed(open_context: Ope
         assert ctx.branches == [first.branch, win.branch]  # the trunks are closed
 
 
+SMALL = {"model": "nano", "capacity": 400, "threads": 1}
+
+
+@pytest.mark.parametrize("room", [1, 2])
+@pytest.mark.parametrize("fails", [False, True])
+async def test_models_that_do_not_fit_beside_each_other_take_turns(room: int, fails: bool) -> None:
+    async with kv.open_models({"one": SMALL}) as pool, pool.use("one"):
+        size = pool.states()[0].bytes
+    async with kv.open_models({"small": SMALL, "large": SMALL}, max_memory=room * size) as pool:
+
+        def asked(name: str) -> Any:
+            async def trunk() -> kv.Branch:
+                async with pool.use(name) as model:
+                    return await model.branch([1, 2, 3])
+
+            return trunk
+
+        async def attempt(branch: kv.Branch) -> kv.Generation[str]:
+            if fails and len(began) == 1:
+                raise ValueError("no")
+            began.append(branch)
+            return await three(branch)
+
+        began: list[kv.Branch] = []
+        trunks = [asked("small"), asked("large")]
+        if fails and room == 1:  # the small one's answer was let go
+            with pytest.raises(ExceptionGroup) as failed:
+                await kv.patterns.cascade(trunks, attempt, sure=lambda _: False)
+            assert [str(error) for error in failed.value.exceptions] == ["no"]
+        else:
+            win = await kv.patterns.cascade(trunks, attempt, sure=lambda _: False)
+            assert (win.index, win.sure) == (int(not fails), False)
+            assert not win.branch.closed
+        assert [state.is_open for state in pool.states()] == [room == 2, True]
+
+
+async def test_a_trunk_of_the_caller_that_leaves_no_room_fails_the_larger_one() -> None:
+    async with kv.open_models({"one": SMALL}) as pool, pool.use("one"):
+        size = pool.states()[0].bytes
+    async with kv.open_models({"small": SMALL, "large": SMALL}, max_memory=size) as pool:
+        async with pool.use("small") as model:
+            given = await model.branch([1, 2, 3])
+
+        async def large() -> kv.Branch:
+            async with pool.use("large") as model:
+                return await model.branch([1, 2, 3])
+
+        win = await kv.patterns.cascade([given, large], three, sure=lambda _: False)
+        assert (win.index, win.sure) == (0, False)
+        assert "OutOfMemory: model 'large'" in win.why[1]
+        assert not given.closed
+
+
 async def test_a_cancelled_cascade_leaves_nothing(open_context: OpenContext) -> None:
     began = anyio.Event()
 

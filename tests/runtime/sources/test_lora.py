@@ -89,7 +89,8 @@ def test_refusals_come_before_anything_is_changed(tmp_path: Path) -> None:
             merge_adapter(model, folder)
         assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
-    refused(tmp_path / "nowhere", ExportError, "it has no adapter_config.json")
+    refused(tmp_path / "nowhere", ExportError, "no such folder")
+    refused(tmp_path, ExportError, "it has no adapter_config.json")
     dora = adapter(tmp_path / "dora", fresh(), r=2, use_dora=True, target_modules=["q_proj"])
     refused(dora, UnsupportedModelError, "uses use_dora")
     odd = adapter(tmp_path / "odd", fresh(), r=2, target_modules=["q_proj"])

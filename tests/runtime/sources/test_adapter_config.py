@@ -52,7 +52,7 @@ def test_what_is(tmp_path: Path) -> None:
 
 
 def test_an_export_looks_at_its_adapter_before_anything_else(tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match=r"it has no adapter_config\.json"):
+    with pytest.raises(ExportError, match=r"adapter: no such folder"):
         export_folder(tmp_path / "nowhere", tmp_path / "out", adapter=tmp_path / "adapter")
     with pytest.raises(ExportError, match=r"nowhere\.gguf: no such file"):
         export_folder(tmp_path / "nowhere.gguf", tmp_path / "out")

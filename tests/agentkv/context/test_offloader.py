@@ -276,7 +276,7 @@ async def test_many_agents_end_on_a_cache_that_fits_few() -> None:
     assert expected
 
 
-@pytest.mark.parametrize("capacity", [300, 350, 400])
+@pytest.mark.parametrize("capacity", [150, 200, 350])
 async def test_turns_whose_tools_end_at_once_all_get_their_cells(capacity: int) -> None:
     """Claims, reloads and extends of a dozen turns cross each other; none of them fails for what another is about to
     do."""

@@ -93,6 +93,13 @@ class Person:
         """Reads until an empty prompt waits."""
         self.until(lambda: self.is_prompted)
 
+    def asks(self, line: str, said: str) -> None:
+        """A line at an empty prompt; reads until a text is there once more: an earlier line may have said the same."""
+        self.prompted()
+        before = self.text.count(said)
+        self.say(line)
+        self.until(lambda: self.text.count(said) > before)
+
     @property
     def is_prompted(self) -> bool:
         """Is the last line above the toolbar an empty prompt?"""

@@ -51,9 +51,7 @@ def test_branches_are_forked_switched_and_rolled_back(sit_down: SitDown) -> None
         ("/fork 'a", "error: /fork 'a: No closing quotation"),
         ("/stats", "not read again"),
     ):
-        person.prompted()
-        person.say(line)
-        person.sees(said)
+        person.asks(line, said)
 
 
 def test_tools_of_a_file_are_turned_on_and_off(sit_down: SitDown, tmp_path: Path) -> None:
@@ -71,9 +69,7 @@ def test_tools_of_a_file_are_turned_on_and_off(sit_down: SitDown, tmp_path: Path
         ("/system You are Nano.", "the system prompt is set"),
         ("/system", "You are Nano."),
     ):
-        person.prompted()
-        person.say(line)
-        person.sees(said)
+        person.asks(line, said)
 
 
 def test_branches_are_saved_and_gone_on_with(sit_down: SitDown, tmp_path: Path) -> None:
@@ -206,9 +202,7 @@ def test_what_cannot_be_done_is_one_line(sit_down: SitDown) -> None:
         ("/system", "You're Nano."),
         ("Who are you?", ANSWER),
     ):
-        person.prompted()
-        person.say(line)
-        person.sees(said)
+        person.asks(line, said)
     assert "Traceback" not in person.text
 
 
@@ -223,9 +217,7 @@ def test_a_new_conversation_leaves_the_other_branches(sit_down: SitDown) -> None
         ("/switch a-long-name", f"on a-long-name now: {ANSWER}"),
         ("/branches", "*   a-long-name"),
     ):
-        person.prompted()
-        person.say(line)
-        person.sees(said)
+        person.asks(line, said)
     person.prompted()
     rows = [line for line in person.lines if re.fullmatch(r"[* ] +\S+ +[0-9]+ tokens.*", line)]
     assert len(rows) == 3

@@ -2,7 +2,6 @@
 #define WIN32_LEAN_AND_MEAN
 #define NOMINMAX
 #include <io.h>
-#include <sys/stat.h>
 #include <windows.h>
 
 #include <algorithm>
@@ -69,6 +68,14 @@ class CheckedDescriptors {
   _invalid_parameter_handler before_;
 };
 
+// INVALID_HANDLE_VALUE and errno where there is none.
+HANDLE handle_of(int fd) {
+  const CheckedDescriptors checked;
+  const auto file = reinterpret_cast<HANDLE>(_get_osfhandle(fd));
+  if (file == INVALID_HANDLE_VALUE) errno = EBADF;
+  return file;
+}
+
 // Empty where it is not UTF-8.
 std::wstring wide(const std::string& text) {
   const int bytes = static_cast<int>(text.size());
@@ -129,19 +136,18 @@ void read_ahead(const void* at, std::size_t bytes) noexcept {
 }
 
 std::int64_t file_size(int fd) noexcept {
-  const CheckedDescriptors checked;
-  struct _stat64 found{};
-  return _fstat64(fd, &found) == 0 ? found.st_size : -1;
+  const HANDLE file = handle_of(fd);
+  LARGE_INTEGER size{};
+  if (file == INVALID_HANDLE_VALUE) return -1;
+  if (GetFileSizeEx(file, &size) != 0) return size.QuadPart;
+  errno = errno_of(GetLastError());
+  return -1;
 }
 
 // The descriptor's own position moves, which nobody of ours goes by.
 std::int64_t read_at(int fd, void* out, std::size_t bytes, std::int64_t offset) noexcept {
-  const CheckedDescriptors checked;
-  const auto file = reinterpret_cast<HANDLE>(_get_osfhandle(fd));
-  if (file == INVALID_HANDLE_VALUE) {
-    errno = EBADF;
-    return -1;
-  }
+  const HANDLE file = handle_of(fd);
+  if (file == INVALID_HANDLE_VALUE) return -1;
   OVERLAPPED at{};
   at.Offset = static_cast<DWORD>(offset);
   at.OffsetHigh = static_cast<DWORD>(offset >> 32);

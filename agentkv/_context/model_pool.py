@@ -317,9 +317,9 @@ class ModelPool:
 
     def _check_size(self, slot: _Slot) -> None:
         if self._most is not None and slot.bytes > self._most:
+            advice = "raise it, or open the model with less capacity" if slot.opens else "raise it"
             raise OutOfMemory(
-                f"model {slot.name!r} takes {slot.size()}, and max_memory is {bytes_text(self._most)}; raise it"
-                + (", or open the model with less capacity" if slot.opens else "")
+                f"model {slot.name!r} takes {slot.size()}, and max_memory is {bytes_text(self._most)}; {advice}"
             )
 
     def _check_that_waiting_helps(self, slot: _Slot) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -111,7 +112,7 @@ def given_models(
     if len(arguments) == 1 and file is None and ("=" not in arguments[0] or Path(arguments[0]).exists()):
         model = Path(arguments[0])
         name = model.resolve().name if model.exists() else str(model)
-        single = {name: ModelTable(model=model, adapters=_named(adapters), **options)}
+        single = {name: ModelTable(model=model, adapters=_adapters(adapters), **options)}
         _check_adapters(single)
         return GivenModels(single, several=False, keys={})
     if adapters:
@@ -120,31 +121,35 @@ def given_models(
         )
     tables, keys = ({}, {}) if file is None else _read(file, options)
     for argument in arguments:
-        name, given, model_of = argument.partition("=")
-        if not (name and given and model_of):
-            fail(f"{argument} has no name: give each of several models as NAME=FOLDER")
+        name, path = _named(argument, argument, "each of several models")
         if name in tables:
             fail(f"there are two models called {name}: give each another name")
-        tables[name] = ModelTable(model=Path(model_of), **options)
+        tables[name] = ModelTable(model=path, **options)
     if not tables:
         fail("no model: give a FOLDER, NAME=FOLDER for each of several, or --models FILE")
     for name, table in tables.items():
-        if not _is_there(table):
+        if not _is_there(table.model, partial(folder_called, quant=table.quant)):
             fail(f"model {name}: there is no {table.model}; give a folder that `agentkv export` wrote, or a GGUF file")
     _check_adapters(tables)
     return GivenModels(tables, several=True, keys=keys)
 
 
-def _named(adapters: Sequence[str]) -> dict[str, Path]:
+def _named(argument: str, shown: str, what: str) -> tuple[str, Path]:
+    """Name and path of an argument NAME=FOLDER."""
+    name, given, path = argument.partition("=")
+    if not (name and given and path):
+        fail(f"{shown} has no name: give {what} as NAME=FOLDER")
+    return name, Path(path)
+
+
+def _adapters(arguments: Sequence[str]) -> dict[str, Path]:
     """Adapters of the command line, by name."""
     found: dict[str, Path] = {}
-    for argument in adapters:
-        name, given, path = argument.partition("=")
-        if not (name and given and path):
-            fail(f"--adapter {argument} has no name: give it as NAME=FOLDER")
+    for argument in arguments:
+        name, path = _named(argument, f"--adapter {argument}", "it")
         if name in found:
             fail(f"there are two adapters called {name}: give each another name")
-        found[name] = Path(path)
+        found[name] = path
     return found
 
 
@@ -155,15 +160,16 @@ def _check_adapters(tables: Mapping[str, ModelTable]) -> None:
         for name, path in table.adapters.items():
             if name in taken:
                 fail(f"there are two models called {name}, one of them an adapter: give each another name")
-            if not path.expanduser().exists():
+            if not _is_there(path):
                 fail(f"adapter {name}: there is no {path}; give a folder that peft wrote, or a GGUF file")
             taken.add(name)
 
 
-def _is_there(table: ModelTable) -> bool:
+def _is_there(path: Path, found: Callable[[Path], Path] = Path) -> bool:
+    """Whether there is something at a path, or where `found` looks for what it names."""
     try:
-        return folder_called(table.model.expanduser(), quant=table.quant).exists()
-    except OSError:  # a name that no file can have, or a folder that may not be looked into
+        return found(path.expanduser()).exists()
+    except (OSError, RuntimeError):  # a name that no file can have, a folder that may not be looked into, no such user
         return False
 
 

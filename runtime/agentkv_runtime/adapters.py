@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from agentkv_runtime.errors import AdapterError, ExportError, GGUFError, UnsupportedModelError
 from agentkv_runtime.folder.manifest import LinearLayers
-from agentkv_runtime.folder.printable import printable
+from agentkv_runtime.folder.printable import printable, some_names
 from agentkv_runtime.hf.tensors import DTYPES, Tensor, tensors_of
 from agentkv_runtime.sources.adapter_config import INSTEAD, PAIR, PREFIX, rank_of, read_adapter_config, scale_of
 
@@ -137,14 +137,14 @@ def _sides(folder: Path, config: dict[str, Any], tensors: Sequence[Tensor]) -> d
             twice.append(name)
     if others:
         raise AdapterError(
-            f"{folder}: changes {_named(others)}; beside a program run only pairs of matrices of linear layers, not of "
-            f"embeddings and heads, and no whole weights. {INSTEAD}"
+            f"{folder}: changes {some_names(others)}; beside a program run only pairs of matrices of linear layers, "
+            f"not of embeddings and heads, and no whole weights. {INSTEAD}"
         )
     if twice:
-        raise AdapterError(f"{folder}: has {_named(twice)} twice, by two names. Download the whole adapter")
+        raise AdapterError(f"{folder}: has {some_names(twice)} twice, by two names. Download the whole adapter")
     incomplete = [module for module, found in sides.items() if len(found) != 2]
     if incomplete or not sides:
-        what = f"{_named(incomplete)} has one of its two matrices" if incomplete else "holds no weights"
+        what = f"{some_names(incomplete)} has one of its two matrices" if incomplete else "holds no weights"
         raise AdapterError(f"{folder}: {what}. Download the whole adapter")
     for module, found in sides.items():
         _check_rank(folder, module, found, rank_of(config, module))
@@ -197,7 +197,7 @@ def _check_fit(path: Path, sides: Mapping[str, UnreadPair], places: Mapping[str,
     missing = [name for name in sizes if name not in places]
     if missing:
         raise AdapterError(
-            f"{path}: is of modules that the model does not have as linear layers ({_named(missing)}). Give an "
+            f"{path}: is of modules that the model does not have as linear layers ({some_names(missing)}). Give an "
             "adapter of this model, or merge it at export"
         )
     misfits = [
@@ -210,7 +210,7 @@ def _check_fit(path: Path, sides: Mapping[str, UnreadPair], places: Mapping[str,
     shared = [name for name in sizes if places[name].shared]
     if shared:
         raise AdapterError(
-            f"{path}: changes {_named(shared)}, whose weight is equal to another layer's, so that the program has "
+            f"{path}: changes {some_names(shared)}, whose weight is equal to another layer's, so that the program has "
             "both once. Merge the adapter at export"
         )
 
@@ -233,7 +233,3 @@ def _layers(module: str, outputs: int, places: Mapping[str, _Place]) -> dict[str
     if module in places or last != _FUSED or halves[0] not in places or outputs % 2:
         return {module: range(outputs)}
     return {halves[0]: range(outputs // 2), halves[1]: range(outputs // 2, outputs)}
-
-
-def _named(names: list[str]) -> str:
-    return printable(", ".join(sorted(names)[:4])) + (f", and {len(names) - 4} more" if len(names) > 4 else "")

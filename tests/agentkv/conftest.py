@@ -18,6 +18,7 @@ import pytest
 
 import agentkv as kv
 from agentkv._engine.worker import EngineWorker
+from tests.adapters import random_adapter
 from tests.export_cache import ExportCache
 from tests.faults import SERVERS
 from tests.waiting import PATIENCE, until_sync
@@ -199,3 +200,10 @@ def with_template(folder: Path, tmp_path: Path) -> WithTemplate:
         return path
 
     return copy
+
+
+@pytest.fixture(scope="module")
+def adapter_folders(model: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Three adapters of the test file's `model`, that differ."""
+    root = tmp_path_factory.mktemp("adapters")
+    return [random_adapter(model, root / f"adapter{i}", seed=i) for i in range(3)]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 
-__all__ = ["path_text", "printable"]
+__all__ = ["path_text", "printable", "some_names"]
 
 
 def printable(text: object) -> str:
@@ -19,3 +20,8 @@ def printable(text: object) -> str:
 def path_text(path: str | Path) -> str:
     """A path as text; bytes that are no UTF-8 are escaped as in a Python literal."""
     return os.fsencode(path).decode(errors="backslashreplace")
+
+
+def some_names(names: Collection[str]) -> str:
+    """The first four names in alphabetical order, and how many more there are."""
+    return printable(", ".join(sorted(names)[:4])) + (f", and {len(names) - 4} more" if len(names) > 4 else "")

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from agentkv_runtime.errors import AdapterError
-from agentkv_runtime.folder.printable import printable
+from agentkv_runtime.folder.printable import printable, some_names
 from agentkv_runtime.gguf.architectures import ARCHITECTURES
 from agentkv_runtime.gguf.architectures.layout import Layout, Sizes, Source
 from agentkv_runtime.gguf.file import GGUFFile, Tensor, open_file
@@ -95,12 +95,12 @@ def _layers(file: GGUFFile, layout: Layout) -> list[tuple[str, Source, Tensor, T
             sides.setdefault(side["weight"], {})[side["side"]] = tensor
     if others:
         raise AdapterError(
-            f"{file.path}: changes {_named(others)}; beside a program run only pairs of matrices of linear layers, not "
-            f"of embeddings, heads, norms and experts. {_INSTEAD}"
+            f"{file.path}: changes {some_names(others)}; beside a program run only pairs of matrices of linear layers, "
+            f"not of embeddings, heads, norms and experts. {_INSTEAD}"
         )
     incomplete = [weight for weight, found in sides.items() if len(found) != 2]
     if incomplete or not sides:
-        what = f"{_named(incomplete)} has one of its two matrices" if incomplete else "holds no weights"
+        what = f"{some_names(incomplete)} has one of its two matrices" if incomplete else "holds no weights"
         raise AdapterError(f"{file.path}: {what}. Download the whole adapter")
     found = []
     for weight, pair in sides.items():
@@ -149,7 +149,3 @@ def _scale(alpha: float, b: Floats) -> np.float32:
 
 def _shown(value: Any) -> str:
     return printable(f"{value!r:.40}")
-
-
-def _named(names: list[str]) -> str:
-    return printable(", ".join(sorted(names)[:4])) + (f", and {len(names) - 4} more" if len(names) > 4 else "")

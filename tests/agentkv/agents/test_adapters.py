@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import agentkv as kv
-from tests.adapters import random_adapter
 from tests.agentkv.journal.crashes import QUESTION, Crash, call, left_by, only_left, opened
 
 pytestmark = pytest.mark.anyio
@@ -22,21 +21,15 @@ def model(tiny_exported_folder: Callable[..., Path]) -> Path:
     return tiny_exported_folder("llama", quant="q8")
 
 
-@pytest.fixture(scope="module")
-def folders(model: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    root = tmp_path_factory.mktemp("adapters")
-    return [random_adapter(model, root / f"adapter{i}", seed=i) for i in range(2)]
-
-
 @asynccontextmanager
-async def desk(model: Path, folders: list[Path]) -> AsyncIterator[tuple[kv.Context, list[kv.Adapter | None]]]:
+async def desk(model: Path, adapter_folders: list[Path]) -> AsyncIterator[tuple[kv.Context, list[kv.Adapter | None]]]:
     """A Context, and its adapters after None."""
     async with kv.Context.open(model, capacity=2048, threads=1) as ctx:
-        yield ctx, [None, *[await ctx.adapter(folder) for folder in folders]]
+        yield ctx, [None, *[await ctx.adapter(folder) for folder in adapter_folders]]
 
 
-async def test_a_trunk_is_computed_once_under_each_adapter(model: Path, folders: list[Path]) -> None:
-    async with desk(model, folders) as (ctx, adapters):
+async def test_a_trunk_is_computed_once_under_each_adapter(model: Path, adapter_folders: list[Path]) -> None:
+    async with desk(model, adapter_folders) as (ctx, adapters):
         for adapter in adapters:
             first = await AGENT.trunk(ctx, adapter=adapter)
             prefilled = ctx.stats.prefilled
@@ -49,32 +42,35 @@ async def test_a_trunk_is_computed_once_under_each_adapter(model: Path, folders:
 
 
 async def test_agents_under_their_adapters_share_forwards_and_say_what_each_says_alone(
-    model: Path, folders: list[Path]
+    model: Path, adapter_folders: list[Path]
 ) -> None:
     async def said(trunk: kv.Branch) -> list[int]:
         branch = await trunk.fork()
         await branch.extend([{"role": "user", "content": QUESTION}])
         return (await branch.generate(max_tokens=6)).tokens
 
-    async with desk(model, folders) as (ctx, adapters):
+    async with desk(model, adapter_folders) as (ctx, adapters):
         trunks = [await AGENT.trunk(ctx, adapter=adapter) for adapter in adapters]
         alone = [await said(trunk) for trunk in trunks]
         steps = ctx.stats.steps
         assert await kv.gather(*[said(trunk) for trunk in trunks]) == alone
         assert ctx.stats.steps - steps < 3 * 6
-    assert len({tuple(tokens) for tokens in alone}) == 3
+    assert len({tuple(tokens) for tokens in alone}) == len(alone)
 
 
-async def test_an_adapter_of_another_context_opens_no_trunk(model: Path, folders: list[Path]) -> None:
-    async with desk(model, folders[:1]) as (ctx, _), desk(model, folders[:1]) as (_other, (_none, foreign)):
+async def test_an_adapter_of_another_context_opens_no_trunk(model: Path, adapter_folders: list[Path]) -> None:
+    async with (
+        desk(model, adapter_folders[:1]) as (ctx, _),
+        desk(model, adapter_folders[:1]) as (_other, (_none, foreign)),
+    ):
         for wrong, said in ((foreign, "loaded in another Context"), ("sql", "it takes what")):
             with pytest.raises(kv.AdapterError, match=said):
                 await AGENT.trunk(ctx, adapter=wrong)  # type: ignore[arg-type]
         assert ctx.branches == []
 
 
-async def test_keep_frees_the_trunks_of_all_adapters(model: Path, folders: list[Path]) -> None:
-    async with desk(model, folders) as (ctx, adapters):
+async def test_keep_frees_the_trunks_of_all_adapters(model: Path, adapter_folders: list[Path]) -> None:
+    async with desk(model, adapter_folders) as (ctx, adapters):
         for adapter in adapters:
             (await AGENT.trunk(ctx, adapter=adapter)).close()
         await ctx.keep()
@@ -82,7 +78,7 @@ async def test_keep_frees_the_trunks_of_all_adapters(model: Path, folders: list[
 
 
 async def test_a_turn_goes_on_in_another_process_under_its_adapter(
-    model: Path, folders: list[Path], tmp_path: Path
+    model: Path, adapter_folders: list[Path], tmp_path: Path
 ) -> None:
     """What the model would draw behind its call is the same, and needs the same adapter to be loaded."""
     crash, seen = Crash(tmp_path / "runs.db", "look a"), []
@@ -98,13 +94,13 @@ async def test_a_turn_goes_on_in_another_process_under_its_adapter(
     script = [call("look", what="a"), "It is 3."]
     async with opened(script, crash.path, **options) as (ctx, _):
         agent = agent_of(crash)
-        whole = await agent.run(await agent.trunk(ctx, adapter=await ctx.adapter(folders[1])), QUESTION)
+        whole = await agent.run(await agent.trunk(ctx, adapter=await ctx.adapter(adapter_folders[1])), QUESTION)
     agent = agent_of(Crash(crash.crashed))
     async with opened(script[1:], crash.crashed, **options) as (ctx, journal):
         with pytest.raises(kv.SnapshotMismatch, match="not loaded here"):
             await (await only_left(journal, ctx)).resume(agent)
         assert ctx.branches == []
-        for folder in folders:  # in another order
+        for folder in adapter_folders:  # in another order
             await ctx.adapter(folder)
         run = await (await only_left(journal, ctx)).resume(agent)
         assert await left_by(journal, ctx) == []

@@ -28,42 +28,38 @@ def model(tiny_exported_folder: Callable[..., Path]) -> Path:
     return tiny_exported_folder("llama", quant="q8")
 
 
-@pytest.fixture(scope="module")
-def folders(model: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    root = tmp_path_factory.mktemp("adapters")
-    return [random_adapter(model, root / f"adapter{i}", seed=i) for i in range(N)]
-
-
 @asynccontextmanager
-async def opened(model: Path, folders: list[Path], **options: Any) -> AsyncIterator[tuple[kv.Context, list[Any]]]:
+async def opened(
+    model: Path, adapter_folders: list[Path], **options: Any
+) -> AsyncIterator[tuple[kv.Context, list[Any]]]:
     """A Context, and its adapters after None."""
     async with kv.Context.open(model, **{"capacity": 1024} | options) as ctx:
-        yield ctx, [None, *[await ctx.adapter(folder) for folder in folders]]
+        yield ctx, [None, *[await ctx.adapter(folder) for folder in adapter_folders]]
 
 
 async def tokens_of(branch: kv.Branch, n: int = 8) -> list[int]:
     return (await branch.generate(max_tokens=n)).tokens
 
 
-async def test_each_adapter_says_something_else(model: Path, folders: list[Path]) -> None:
-    async with opened(model, folders) as (ctx, adapters):
+async def test_each_adapter_says_something_else(model: Path, adapter_folders: list[Path]) -> None:
+    async with opened(model, adapter_folders) as (ctx, adapters):
         said = [tuple(await tokens_of(await ctx.branch(PROMPT, adapter=adapter))) for adapter in adapters]
     assert len(set(said)) == N + 1
 
 
-async def test_what_an_adapter_is(model: Path, folders: list[Path]) -> None:
-    async with opened(model, folders[:1]) as (ctx, (_, adapter)):
+async def test_what_an_adapter_is(model: Path, adapter_folders: list[Path]) -> None:
+    async with opened(model, adapter_folders[:1]) as (ctx, (_, adapter)):
         assert (adapter.name, adapter.rank, len(adapter.modules)) == ("adapter0", 4, 14)
         assert "model.layers.1.mlp.down_proj" in adapter.modules
         assert adapter.nbytes > 0
-        assert await ctx.adapter(folders[0], name="another") is adapter  # one that is loaded already
-        assert (await ctx.adapter(folders[1], name="other")).name == "other"
+        assert await ctx.adapter(adapter_folders[0], name="another") is adapter  # one that is loaded already
+        assert (await ctx.adapter(adapter_folders[1], name="other")).name == "other"
 
 
-async def test_a_gguf_file_is_the_same_adapter(model: Path, folders: list[Path], tmp_path: Path) -> None:
+async def test_a_gguf_file_is_the_same_adapter(model: Path, adapter_folders: list[Path], tmp_path: Path) -> None:
     tensors = gguf_tensors(random_matrices(model, 0), head_dim=16)
     file, other = write_gguf(tmp_path / "sql.gguf", tensors), write_gguf(tmp_path / "own.gguf", tensors, "qwen2")
-    async with opened(model, folders[:1]) as (ctx, (_, adapter)):
+    async with opened(model, adapter_folders[:1]) as (ctx, (_, adapter)):
         assert await ctx.adapter(file) is adapter
         assert (await ctx.adapter(other)).name == "own"  # whose queries are in another order
         cut = tmp_path / "cut.gguf"
@@ -75,8 +71,10 @@ async def test_a_gguf_file_is_the_same_adapter(model: Path, folders: list[Path],
         assert len(core_of(ctx).adapters) == 2
 
 
-async def test_forks_inherit_and_cells_are_shared_under_one_adapter_alone(model: Path, folders: list[Path]) -> None:
-    async with opened(model, folders) as (ctx, adapters):
+async def test_forks_inherit_and_cells_are_shared_under_one_adapter_alone(
+    model: Path, adapter_folders: list[Path]
+) -> None:
+    async with opened(model, adapter_folders) as (ctx, adapters):
         for adapter in adapters:
             trunk = await ctx.branch(PROMPT, adapter=adapter)
             assert (trunk.reused, trunk.adapter) == (0, adapter)
@@ -90,8 +88,8 @@ async def test_forks_inherit_and_cells_are_shared_under_one_adapter_alone(model:
         assert [branch.reused for branch in again] == [len(PROMPT) - 1] * (N + 1)  # what each has left
 
 
-async def test_neighbours_change_no_bit(model: Path, folders: list[Path]) -> None:
-    async with opened(model, folders, retain=0) as (ctx, adapters):
+async def test_neighbours_change_no_bit(model: Path, adapter_folders: list[Path]) -> None:
+    async with opened(model, adapter_folders, retain=0) as (ctx, adapters):
         alone = {}
         for adapter in adapters:
             branch = await ctx.branch(PROMPT, adapter=adapter)
@@ -104,8 +102,8 @@ async def test_neighbours_change_no_bit(model: Path, folders: list[Path]) -> Non
             assert (await branch.logits()).tobytes() == alone[branch.adapter].tobytes()
 
 
-async def test_an_adapter_holds_from_the_present_end_on(model: Path, folders: list[Path]) -> None:
-    async with opened(model, folders) as (ctx, (_, one, two, _three)):
+async def test_an_adapter_holds_from_the_present_end_on(model: Path, adapter_folders: list[Path]) -> None:
+    async with opened(model, adapter_folders) as (ctx, (_, one, two, _three)):
         branch = await ctx.branch(PROMPT)
         mark = branch.mark()
         branch.adapter = one
@@ -128,8 +126,8 @@ async def test_an_adapter_holds_from_the_present_end_on(model: Path, folders: li
         assert await tokens_of(branch) == await tokens_of(await ctx.branch(PROMPT[:5]))
 
 
-async def test_a_busy_branch_keeps_its_adapter(model: Path, folders: list[Path]) -> None:
-    async with opened(model, folders) as (ctx, (_, one, *_rest)):
+async def test_a_busy_branch_keeps_its_adapter(model: Path, adapter_folders: list[Path]) -> None:
+    async with opened(model, adapter_folders) as (ctx, (_, one, *_rest)):
         branch = await ctx.branch(PROMPT)
         async with branch.stream(max_tokens=8) as tokens:
             async for _ in tokens:
@@ -142,8 +140,11 @@ async def test_a_busy_branch_keeps_its_adapter(model: Path, folders: list[Path])
             branch.adapter = None
 
 
-async def test_what_is_no_adapter_of_the_context_is_refused(model: Path, folders: list[Path]) -> None:
-    async with opened(model, folders[:1]) as (ctx, _), opened(model, folders[:1]) as (_other, (_none, foreign)):
+async def test_what_is_no_adapter_of_the_context_is_refused(model: Path, adapter_folders: list[Path]) -> None:
+    async with (
+        opened(model, adapter_folders[:1]) as (ctx, _),
+        opened(model, adapter_folders[:1]) as (_other, (_none, foreign)),
+    ):
         branch = await ctx.branch(PROMPT)
         for wrong, said in ((foreign, "loaded in another Context"), ("folder", "it takes what")):
             with pytest.raises(kv.AdapterError, match=said):
@@ -158,12 +159,12 @@ async def test_what_is_no_adapter_of_the_context_is_refused(model: Path, folders
     ("quant", "said"), [("none", "beside quantised weights"), (None, "exported before adapters could run")]
 )
 async def test_models_that_take_no_adapter_say_so(
-    folders: list[Path], tiny_exported_folder: Callable[..., Path], quant: str | None, said: str
+    adapter_folders: list[Path], tiny_exported_folder: Callable[..., Path], quant: str | None, said: str
 ) -> None:
     path = kv.models.nano() if quant is None else tiny_exported_folder("llama", quant=quant)
     async with kv.Context.open(path, capacity=64) as ctx:
         with pytest.raises(kv.AdapterError, match=said):
-            await ctx.adapter(folders[0])
+            await ctx.adapter(adapter_folders[0])
 
 
 async def test_an_adapter_of_another_model_is_refused(
@@ -182,9 +183,9 @@ async def test_an_adapter_of_another_model_is_refused(
             await ctx.adapter(7)  # type: ignore[arg-type]
 
 
-async def test_a_saved_branch_asks_for_its_adapters(model: Path, folders: list[Path], tmp_path: Path) -> None:
+async def test_a_saved_branch_asks_for_its_adapters(model: Path, adapter_folders: list[Path], tmp_path: Path) -> None:
     path = tmp_path / "branch.akv"
-    async with opened(model, folders) as (ctx, (_, one, two, _three)):
+    async with opened(model, adapter_folders) as (ctx, (_, one, two, _three)):
         branch = await ctx.branch(PROMPT, adapter=one)
         branch.adapter = two
         await branch.extend([3, 4, 5])
@@ -196,28 +197,28 @@ async def test_a_saved_branch_asks_for_its_adapters(model: Path, folders: list[P
     async with kv.Context.open(model, capacity=256) as ctx:
         with pytest.raises(kv.SnapshotMismatch, match="not loaded here"):
             await ctx.load(path)
-        for folder in folders[1::-1]:  # in another order
+        for folder in adapter_folders[1::-1]:  # in another order
             await ctx.adapter(folder)
         loaded = await ctx.load(path)
         assert loaded.adapter is not None
         assert loaded.adapter.name == "adapter1"
         assert await tokens_of(loaded) == said
     async with kv.Context.open(model, capacity=256, kv_dtype="fp32") as ctx:  # cells of another kind: fed again
-        for folder in folders[:2]:
+        for folder in adapter_folders[:2]:
             await ctx.adapter(folder)
         loaded = await ctx.load(path, recompute=True)
         assert loaded.adapter is not None
         assert loaded.adapter.name == "adapter1"
-        again = await ctx.branch(PROMPT, adapter=await ctx.adapter(folders[0]))
+        again = await ctx.branch(PROMPT, adapter=await ctx.adapter(adapter_folders[0]))
         again.adapter = loaded.adapter
         await again.extend([3, 4, 5])
         assert (await loaded.logits()).tobytes() == (await again.logits()).tobytes()
 
 
 async def test_a_branch_of_another_model_says_so_before_its_adapters(
-    model: Path, folders: list[Path], tmp_path: Path, tiny_exported_folder: Callable[..., Path]
+    model: Path, adapter_folders: list[Path], tmp_path: Path, tiny_exported_folder: Callable[..., Path]
 ) -> None:
-    async with opened(model, folders) as (ctx, (_, one, *_rest)):
+    async with opened(model, adapter_folders) as (ctx, (_, one, *_rest)):
         await (await ctx.branch(PROMPT, adapter=one)).save(tmp_path / "branch.akv")
     other = tiny_exported_folder("llama", quant="q8", hidden=96, heads=3, kv_heads=1, head_dim=32)
     async with kv.Context.open(other, capacity=256) as ctx:
@@ -232,29 +233,29 @@ async def test_a_file_without_adapters_is_as_before(model: Path, tmp_path: Path)
 
 
 async def test_prompts_under_an_adapter_are_not_in_the_prefix_cache(
-    model: Path, folders: list[Path], tmp_path: Path
+    model: Path, adapter_folders: list[Path], tmp_path: Path
 ) -> None:
     prompt = [3 + i % 300 for i in range(600)]
-    async with opened(model, folders[:1], prefix_cache=tmp_path, capacity=4096) as (ctx, (_, one)):
+    async with opened(model, adapter_folders[:1], prefix_cache=tmp_path, capacity=4096) as (ctx, (_, one)):
         for _ in range(3):
             (await ctx.branch(prompt, adapter=one)).close()
         said = await tokens_of(await ctx.branch(prompt, adapter=one))
-    async with opened(model, folders[:1], prefix_cache=tmp_path, capacity=4096) as (ctx, (_, one)):
+    async with opened(model, adapter_folders[:1], prefix_cache=tmp_path, capacity=4096) as (ctx, (_, one)):
         branch = await ctx.branch(prompt, adapter=one)
         assert branch.reused == 0
         assert await tokens_of(branch) == said
 
 
-async def test_a_rewritten_conversation_keeps_its_adapter(model: Path, folders: list[Path]) -> None:
-    async with opened(model, folders[:1]) as (ctx, (_, one)):
+async def test_a_rewritten_conversation_keeps_its_adapter(model: Path, adapter_folders: list[Path]) -> None:
+    async with opened(model, adapter_folders[:1]) as (ctx, (_, one)):
         branch = await ctx.branch([{"role": "user", "content": "Hello"}], adapter=one)
         await branch.generate(max_tokens=4)
         await branch.extend([{"role": "user", "content": "And now?"}])
         assert branch.adapter is one
 
 
-async def test_a_rollback_for_a_rewrite_keeps_the_adapter(model: Path, folders: list[Path]) -> None:
-    async with opened(model, folders[:1]) as (ctx, (_, one)):
+async def test_a_rollback_for_a_rewrite_keeps_the_adapter(model: Path, adapter_folders: list[Path]) -> None:
+    async with opened(model, adapter_folders[:1]) as (ctx, (_, one)):
         branch = await ctx.branch(PROMPT)
         branch.adapter = one
 
@@ -268,16 +269,16 @@ async def test_a_rollback_for_a_rewrite_keeps_the_adapter(model: Path, folders: 
         assert branch.adapter is one
 
 
-async def test_a_trace_with_adapters_is_not_replayed(model: Path, folders: list[Path], tmp_path: Path) -> None:
+async def test_a_trace_with_adapters_is_not_replayed(model: Path, adapter_folders: list[Path], tmp_path: Path) -> None:
     path = tmp_path / "run.trace"
-    async with opened(model, folders[:1]) as (ctx, (_, one)), record(ctx, path):
+    async with opened(model, adapter_folders[:1]) as (ctx, (_, one)), record(ctx, path):
         await tokens_of(await ctx.branch(PROMPT, adapter=one))
     with pytest.raises(kv.TraceError, match="adapter0 from token 0 on"):
         await replay(path)
 
 
-async def test_offloaded_branches_come_back_under_their_adapters(model: Path, folders: list[Path]) -> None:
-    async with opened(model, folders) as (ctx, adapters):
+async def test_offloaded_branches_come_back_under_their_adapters(model: Path, adapter_folders: list[Path]) -> None:
+    async with opened(model, adapter_folders) as (ctx, adapters):
         branches = [await ctx.branch(PROMPT, adapter=adapter) for adapter in adapters]
         want = [await tokens_of(await branch.fork()) for branch in branches]
         for branch in branches:
@@ -287,10 +288,12 @@ async def test_offloaded_branches_come_back_under_their_adapters(model: Path, fo
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_random_verbs_give_each_branch_what_it_has_alone(model: Path, folders: list[Path], seed: int) -> None:
+async def test_random_verbs_give_each_branch_what_it_has_alone(
+    model: Path, adapter_folders: list[Path], seed: int
+) -> None:
     """Each branch beside a list of (token, adapter), from which a lone branch is made at the end."""
     rng = random.Random(seed)
-    async with opened(model, folders, capacity=4096) as (ctx, adapters):
+    async with opened(model, adapter_folders, capacity=4096) as (ctx, adapters):
         live: list[tuple[kv.Branch, list[tuple[int, Any]]]] = []
 
         def told(at: int) -> None:
@@ -332,7 +335,7 @@ async def test_random_verbs_give_each_branch_what_it_has_alone(model: Path, fold
             assert [token for token, _ in known] == branch.tokens
             async with kv.Context.open(model, capacity=512) as lone:
                 own: dict[str, Any] = {}
-                for folder in folders:
+                for folder in adapter_folders:
                     loaded = await lone.adapter(folder)
                     own[loaded.digest] = loaded
                 alone = await lone.branch()

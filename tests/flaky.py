@@ -68,6 +68,7 @@ CONDITIONS = {
     "random order": Condition(arguments=("-p", "random_order", "--random-order")),
     "nice, beside two busy processes": Condition(lambda: beside(_spin, 2), prefix=("nice", "-n", "19")),
     "a busy disk": Condition(lambda: beside(_write, 4)),
+    "looking seldom": Condition(prefix=("env", "AGENTKV_TESTS_POLL=0.5")),
 }
 
 

@@ -1,17 +1,17 @@
 """Two models in one program: tokens a second of each alone and of both at once, in turns.
 
 The share of a model is what it makes of its speed alone; shares of plain time-sharing add up to 100%. "idle beside" is
-the first model's speed while the second is open and unused, of its speed before that was opened. Run by hand:
+the first model's speed while the second is open and unused, of its speed while that is closed. Run by hand:
 `python tests/benchmarks/bench_two_models.py FIRST SECOND [--seconds 4] [--rounds 5]`, where both are models that
 `kv.Context.open` takes.
 """
 
 from __future__ import annotations
 
-import statistics
 import time
 from pathlib import Path
-from typing import Annotated
+from statistics import median
+from typing import Annotated, NamedTuple
 
 import anyio
 import typer
@@ -44,40 +44,47 @@ async def speed(ctx: kv.Context, branches: int, seconds: float) -> float:
 
 
 async def compare(first: str, second: str, seconds: float, rounds: int) -> None:
-    before = {}
+    names = Path(first).stem, Path(second).stem
+    table = Table("branches", *[f"{name}, alone" for name in names], *[f"{name}, both" for name in names])
+    for head in ("shares", "sum", "idle beside"):
+        table.add_column(head)
     async with kv.Context.open(first, capacity=8192) as one:
+        await speed(one, 1, seconds)  # what the first tokens alone cost
         for branches in BRANCHES:
-            before[branches] = [await speed(one, branches, seconds) for _ in range(rounds)]
-        async with kv.Context.open(second, capacity=8192) as two:
-            names = Path(first).stem, Path(second).stem
-            table = Table("branches", *[f"{name}, alone" for name in names], *[f"{name}, both" for name in names])
-            for head in ("shares", "sum", "idle beside"):
-                table.add_column(head)
-            for branches in BRANCHES:
-                table.add_row(str(branches), *await row(one, two, branches, seconds, rounds, before[branches]))
+            measured = [await measure(one, second, branches, seconds) for _ in range(rounds)]
+            table.add_row(str(branches), *row(measured))
     Console().print(table)
 
 
-async def row(
-    one: kv.Context, two: kv.Context, branches: int, seconds: float, rounds: int, before: list[float]
-) -> list[str]:
-    """Cells of the table for one number of branches on each model, medians over the rounds."""
-    alone: tuple[list[float], list[float]] = ([], [])
-    both: tuple[list[float], list[float]] = ([], [])
-    for _ in range(rounds):
-        for ctx, speeds in zip((one, two), alone, strict=True):
-            speeds.append(await speed(ctx, branches, seconds))
-        for value, speeds in zip(
-            await kv.gather(speed(one, branches, seconds), speed(two, branches, seconds)), both, strict=True
-        ):
-            speeds.append(value)
-    shares = [[b / a for a, b in zip(*of, strict=True)] for of in zip(alone, both, strict=True)]
-    total = statistics.median(map(sum, zip(*shares, strict=True)))
+class Round(NamedTuple):
+    """Tokens a second."""
+
+    before: float  # the first model, the second is closed
+    alone: tuple[float, float]  # the other one is open and idle
+    both: tuple[float, float]
+
+    @property
+    def shares(self) -> list[float]:
+        return [both / alone for both, alone in zip(self.both, self.alone, strict=True)]
+
+
+async def measure(one: kv.Context, second: str, branches: int, seconds: float) -> Round:
+    """One round, in which the second model is opened and closed."""
+    before = await speed(one, branches, seconds)
+    async with kv.Context.open(second, capacity=8192) as two:
+        alone = await speed(one, branches, seconds), await speed(two, branches, seconds)
+        first, other = await kv.gather(speed(one, branches, seconds), speed(two, branches, seconds))
+    return Round(before, alone, (first, other))
+
+
+def row(rounds: list[Round]) -> list[str]:
+    """Cells of the table for one number of branches on each model: medians over the rounds."""
+    speeds = [*zip(*[(*each.alone, *each.both) for each in rounds], strict=True)]
     return [
-        *[f"{statistics.median(speeds):.1f}" for speeds in (*alone, *both)],
-        " + ".join(f"{statistics.median(share):.0%}" for share in shares),
-        f"{total:.0%}",
-        f"{statistics.median(alone[0]) / statistics.median(before):.0%}",
+        *[f"{median(each):.1f}" for each in speeds],
+        " + ".join(f"{median(share):.0%}" for share in zip(*[each.shares for each in rounds], strict=True)),
+        f"{median(sum(each.shares) for each in rounds):.0%}",
+        f"{median(each.alone[0] / each.before for each in rounds):.1%}",
     ]
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from agentkv._engine.worker import EngineWorker
 from agentkv.agents.control import TurnControl
+from agentkv.serve.branches.registry import BranchEntry
 from tests.waiting import until, until_sync
 
 from .conftest import Served
@@ -65,15 +66,18 @@ async def steered(served: Served, *bodies: dict[str, Any], generate: dict[str, A
                 await until(lambda count=index + 1: (c := _control(served)) is not None and len(c.waiting) == count)
             if last:
                 group.start_soon(post, last, last, {})
-                await until(lambda: served.server.branches._entries["desk"].uses == len(bodies) + 2)
+                await until(lambda: all(scope.cancel_called for scope in _entry(served).running))
             go.set()
     return answers
 
 
-def _control(served: Served) -> TurnControl | None:
+def _entry(served: Served) -> BranchEntry:
     (branch,) = served.ctx.branches
-    entries = served.server.branches._entries.values()
-    return next(entry.steering for entry in entries if entry.branch is branch)
+    return next(entry for entry in served.server.branches._entries.values() if entry.branch is branch)
+
+
+def _control(served: Served) -> TurnControl | None:
+    return _entry(served).steering
 
 
 def events_of(text: str) -> list[tuple[str, Any]]:

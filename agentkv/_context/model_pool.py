@@ -482,4 +482,4 @@ def _draft_bytes(arguments: Mapping[str, Any]) -> int:
     """The same of models that draft for it."""
     strategy = arguments.get("speculative")
     parts = strategy.strategies if isinstance(strategy, Mixed) else [strategy]
-    return sum(_named_bytes(Path(part.path)) for part in parts if isinstance(part, DraftModel))
+    return sum(_named_bytes(part.folder) for part in parts if isinstance(part, DraftModel))

@@ -73,6 +73,8 @@ async def test_what_a_server_cannot_do_is_refused_by_name(remote: kv.Context) ->
         await branch.forget(1, 3)
     with pytest.raises(kv.InvalidInput, match="speculative"):
         await branch.generate(speculative=kv.spec.PromptLookup())
+    with pytest.raises(kv.InvalidInput, match="is a model of a server, and a draft model runs here"):
+        kv.spec.DraftModel(remote)
 
     class Own:
         def begin(self) -> None: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import textwrap
@@ -327,8 +328,26 @@ async def test_a_model_that_drafts_for_itself_is_right(open_context: OpenContext
         assert ctx.stats.draft_seconds > 0
 
 
+async def test_a_worker_of_its_own_drafts_for_another_context(open_context: OpenContext, folder: Path) -> None:
+    async with contextlib.AsyncExitStack() as working:
+        worker = await working.enter_async_context(open_context())
+        strategy = DraftModel(worker, width=1, top_k=1, adaptive=False)
+        assert strategy == DraftModel(folder, width=1, top_k=1, adaptive=False)
+        async with open_context(speculative=strategy) as planner:
+            at_work, trunk = await worker.branch(PROMPT), await planner.branch(PROMPT)
+            plain = await (await trunk.fork()).generate(max_tokens=40, speculative=None)
+            kids = [await trunk.fork() for _ in range(2)]
+            assert await kv.gather(*[each.generate(max_tokens=40) for each in (at_work, kids[0])]) == [plain, plain]
+            await working.aclose()
+            drafted = planner.stats.drafted
+            assert await kids[1].generate(max_tokens=40) == plain
+            assert planner.stats.accepted >= 0.9 * planner.stats.drafted > drafted > 0
+
+
 @pytest.mark.parametrize("where", ["Context", "call"])
-async def test_a_draft_for_another_model_is_refused(open_context: OpenContext, folder: Path, where: str) -> None:
+async def test_a_draft_for_another_model_is_refused(
+    open_context: OpenContext, folder: Path, tmp_path: Path, where: str
+) -> None:
     async def use(strategy: Any) -> None:
         if where == "Context":
             async with open_context(speculative=strategy):
@@ -349,6 +368,9 @@ async def test_a_draft_for_another_model_is_refused(open_context: OpenContext, f
         await use(Eagle())
     with pytest.raises(kv.ModelError, match="no such folder"):
         await use(DraftModel("/nowhere"))
+    (tmp_path / "small.gguf").write_bytes(b"GGUF")
+    with pytest.raises(kv.ModelError, match=r"small\.gguf: a draft model is a model folder\. Open the file"):
+        await use(DraftModel(tmp_path / "small.gguf"))
     with pytest.raises(kv.ModelError, match="/nowhere"):
         await use(Eagle("/nowhere"))
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .._types.info import ModelInfo
 
 
-class OpenModel(Protocol):
+class HasModelInfo(Protocol):
     """A Context, of which a draft needs no more than this."""
 
     @property
@@ -39,7 +39,7 @@ class DraftModel(TreeDrafts):
         adaptive: adjust drafts to their measured cost and benefit; False always verifies as many nodes as fit.
     """
 
-    path: str | Path | OpenModel
+    path: str | Path | HasModelInfo
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", _path_of(self.path))
@@ -70,7 +70,7 @@ class DraftModel(TreeDrafts):
         )
 
 
-def _path_of(model: str | Path | OpenModel) -> Path:
+def _path_of(model: str | Path | HasModelInfo) -> Path:
     """Raises InvalidInput."""
     if isinstance(model, str | Path) or not hasattr(model, "model_info"):
         return checked_path(model, "path", A_FOLDER)

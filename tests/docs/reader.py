@@ -98,7 +98,7 @@ class Reader:
         _check(block, printed, strict=False)
 
     def _run(self, command: str) -> str:
-        environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "110"}
+        environment = {**os.environ, "COLUMNS": "110"}
         done = subprocess.run(command, shell=True, cwd=self.folder, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         return done.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -34,6 +35,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, export_cache: ExportCache) -> Path:
     """Where the reader works. It holds `hf-model`, a Hugging Face folder, and the `examples`, which may be imported."""
     monkeypatch.setenv("AGENTKV_HOME", str(export_cache.get("docs home", Path.mkdir)))
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     (tmp_path / "hf-model").symlink_to(EXAMPLES / "nano" / "weights")
     shutil.copytree(EXAMPLES, tmp_path / "examples", ignore=shutil.ignore_patterns("weights", "__pycache__"))
     monkeypatch.chdir(tmp_path)

@@ -38,13 +38,13 @@ async def until(holds: Callable[[], object]) -> None:
             await anyio.sleep(_POLL)
 
 
-def until_sync(holds: Callable[[], object]) -> None:
-    """`until` for a test without an event loop."""
+def until_sync(holds: Callable[[], object], meanwhile: Callable[[], object] = lambda: time.sleep(_POLL)) -> None:
+    """`until` for a test without an event loop; `meanwhile` is what is done between two looks."""
     latest = time.monotonic() + PATIENCE
     while not holds():
         if time.monotonic() > latest:
             raise TimeoutError(f"not true within {PATIENCE:g} seconds")
-        time.sleep(_POLL)
+        meanwhile()
 
 
 def listens(port: int) -> bool:

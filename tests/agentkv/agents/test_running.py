@@ -117,11 +117,12 @@ async def test_leaving_the_context_ends_turns(caplog: pytest.LogCaptureFixture) 
     agent = kv.Agent("You are Nano.")
     tasks = live_tasks()
     async with kv.testing.replies(lambda _: "So be it.") as ctx:
-        running, paused, fresh = [agent.start(await agent.trunk(ctx), "And?") for _ in range(3)]
+        trunks = [await agent.trunk(ctx) for _ in range(3)]
+        running, paused = [agent.start(trunk, "And?") for trunk in trunks[:2]]
         running.pause()
         paused.pause()
-        branch = paused.branch
-        await until(lambda: len(branch.messages) == 2)
+        await until(lambda: len(trunks[1].messages) == 2)
+        fresh = agent.start(trunks[2], "And?")
     assert live_tasks() == tasks
     for run in (running, paused, fresh):
         assert run.done

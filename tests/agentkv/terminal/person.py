@@ -81,7 +81,7 @@ class Person:
     def until(self, holds: Callable[[], object]) -> None:
         """Reads until it holds."""
         try:
-            until_sync(lambda: holds() or self.look())
+            until_sync(holds, self.look)
         except TimeoutError as error:
             raise AssertionError("it did not come; the screen:\n" + "\n".join(self.lines)) from error
 

@@ -68,6 +68,12 @@ AGENTKV_INLINE IVec widened(Codes codes) {
   return (IVec) __builtin_convertvector(codes, Wide);
 }
 
+// Codes as they lie, four to a lane and with the offset that `dot` takes off again.
+template <class Codes>
+AGENTKV_INLINE IVec offset_lanes(Codes codes) {
+  return (IVec)(codes ^ (std::int8_t)kOffset);
+}
+
 template <class Row>
 AGENTKV_INLINE Codes32 load32(const std::byte* row, int d) {
   if constexpr (Row::kElements == 1) return load_as<Codes32>(row + d);
@@ -98,7 +104,7 @@ AGENTKV_INLINE IVec load_lanes(const std::byte* row, int lane) {
   } else if constexpr (kPack * kWidth == 32 && kPack == 2) {
     return widened(load32<Row>(row, d));
   } else if constexpr (kPack * kWidth == 32) {
-    return (IVec)(load32<Row>(row, d) ^ (std::int8_t)kOffset);
+    return offset_lanes(load32<Row>(row, d));
   } else {
     Codes64 codes;
     if constexpr (Row::kElements == 1) {
@@ -107,7 +113,7 @@ AGENTKV_INLINE IVec load_lanes(const std::byte* row, int lane) {
       const Codes32 halves[2] = {load32<Row>(row, d), load32<Row>(row, d + 32)};
       codes = load_as<Codes64>(halves);
     }
-    return (IVec)(codes ^ (std::int8_t)kOffset);
+    return offset_lanes(codes);
   }
 }
 

@@ -92,18 +92,18 @@ Pos BranchTable::take_pinned(Branch& branch, SeqId held, std::span<const Token> 
 }
 
 // Cells that others have, too, have none before them that are the branch's alone: such cells could not be given up.
-Pos BranchTable::take_more(Branch& branch, const Branch* src, Pos length, std::span<const Token> keys) {
-  if (src) {
+Pos BranchTable::take_more(Branch& branch, const Branch* src, Pos length, std::span<const Token> keys, Cell promised) {
+  // Layers with windows may have left cells before `length` already: no more than the branch has is no gain.
+  if (const Pos lent = src ? lendable(*src, length) : 0; lent > branch.n_cached) {
     if (branch.n_cached > 0) cache_->seq_rm(branch.seq);
     branch.n_cached = 0;
-    share(*src, branch, length);
+    share(*src, branch, lent);
     branch.quantized_to = std::min(branch.quantized_to, src->quantized_to);
     branch.discarded_to = std::min(branch.discarded_to, src->discarded_to);
   }
   const bool all_shared = cache_->seq_shared(branch.seq) == branch.n_cached;
-  if (all_shared && cache_->find_retained(keys) > branch.n_cached) {
-    branch.n_cached = cache_->seq_recall(branch.seq, keys);
-  }
+  const Pos recalled = all_shared ? cache_->find_retained(keys) - branch.n_cached : 0;
+  if (0 < recalled && recalled <= free_cells() - promised) branch.n_cached = cache_->seq_recall(branch.seq, keys);
   cut(branch, covered(branch));
   return branch.n_cached;
 }

@@ -85,9 +85,9 @@ class BranchTable {
   // Returns how many it has then: none that rows to come would miss something behind.
   Pos take_pinned(Branch& branch, SeqId held, std::span<const Token> tokens);
   // The same for a branch that has the beginning of the tokens with these keys: first of `src`, which begins with
-  // `length` of them, then of what is retained. Returns how many of the tokens it has in the cache then; its log is the
-  // caller's to go on.
-  Pos take_more(Branch& branch, const Branch* src, Pos length, std::span<const Token> keys);
+  // `length` of them, then of what is retained, which leaves as many cells free as are promised to others. Returns how
+  // many of the tokens it has in the cache then, never less than before; its log is the caller's to go on.
+  Pos take_more(Branch& branch, const Branch* src, Pos length, std::span<const Token> keys, Cell promised);
   const CacheKeys& keys() const { return keys_; }
   // What a branch has in the cache stays for those that begin alike, as far as there is retention.
   void retain(const Branch& branch) noexcept;

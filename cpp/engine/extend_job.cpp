@@ -66,13 +66,13 @@ std::optional<SharedPrefill> ExtendJob::find_ahead() const {
 }
 
 // Is what another job computes now to be shared later? Where that one ended early, its like is looked for.
-bool ExtendJob::waits() {
+bool ExtendJob::waits(const Batch& batch) {
   while (ahead_) {
     const Branch* other = context_.branches.known(ahead_->branch) ? &context_.branches.at(ahead_->branch) : nullptr;
     const bool running = other && other->job && other->job->id() == ahead_->job && !other->job->done();
     if (running && other->n_cached < ahead_->length) return true;
     const JobId last = ahead_->job;
-    const bool took = take_what_is_there(other, ahead_->length);
+    const bool took = take_what_is_there(other, ahead_->length, batch);
     ahead_ = find_ahead();
     if (!took && ahead_ && ahead_->job == last) ahead_.reset();  // of what it has, nothing is a basis to go on from
   }
@@ -80,17 +80,18 @@ bool ExtendJob::waits() {
 }
 
 // Was there something?
-bool ExtendJob::take_what_is_there(const Branch* other, Pos length) {
+bool ExtendJob::take_what_is_there(const Branch* other, Pos length, const Batch& batch) {
   std::vector<Token> whole;
   for (Pos i = 0; i < total() - 1; ++i) whole.push_back(key_at(i));
   length = other ? std::min(other->n_cached, length) : 0;
   const auto shared = std::span(whole).first(static_cast<std::size_t>(length));
   std::vector<Token> room;
-  const bool live = length > branch_.n_cached && context_.branches.keeps_all(*other) &&
+  const bool live = length > branch_.n_cached && other->lends && context_.branches.keeps_all(*other) &&
                     std::ranges::equal(shared, context_.branches.keys().of(std::span(other->log).first(shared.size()),
                                                                            other->adapters, room));
   const Pos before = branch_.n_cached;
-  const Pos all = context_.branches.take_more(branch_, live ? other : nullptr, length, whole);
+  const auto promised = static_cast<Cell>(batch.rows());
+  const Pos all = context_.branches.take_more(branch_, live ? other : nullptr, length, whole, promised);
   if (all == before) return false;
   advance(static_cast<std::size_t>(all - before));
   context_.stats.reused += static_cast<std::uint64_t>(all - before);
@@ -113,7 +114,7 @@ void ExtendJob::prepare() {
 }
 
 void ExtendJob::offer(Batch& batch) {
-  if (waits()) return;
+  if (waits(batch)) return;
   const std::size_t left = tokens_.size() - fed_;
   // Looked at as a whole, so that a prompt which cannot fit does not eat the cells of those that can.
   const Cell needed = context_.branches.cells_for(branch_, left);

@@ -37,8 +37,8 @@ class ExtendJob final : public Job {
   void prepare() override;
   void restore() override;
 
-  bool waits();
-  bool take_what_is_there(const Branch* other, Pos length);
+  bool waits(const Batch& batch);
+  bool take_what_is_there(const Branch* other, Pos length, const Batch& batch);
   std::optional<SharedPrefill> find_ahead() const;
   Pos common_with(const ExtendJob& other) const;
   void advance(std::size_t count);

@@ -278,7 +278,8 @@ JobId Engine::extend(BranchId id, std::span<const Token> tokens) {
   vocabulary_.check(tokens);
   const std::size_t pending = std::min(branch.pending().size(), branches_.feedable(branch));
   const std::size_t rows = tokens.empty() ? 0 : pending + tokens.size();
-  const Cell needed = branches_.cells_for(branch, rows);
+  auto job = std::make_unique<ExtendJob>(next_job_, branch, context_, tokens);
+  const Cell needed = branches_.cells_for(branch, rows - std::min(rows, job->to_be_shared()));
   const Cell free = branches_.free_cells();
   if (needed > free) {
     throw ContextFull(error_text("extending branch ", id, " by ", tokens.size(), " tokens needs ", needed,
@@ -286,7 +287,9 @@ JobId Engine::extend(BranchId id, std::span<const Token> tokens) {
                                  " are free: close or roll back branches, or open a larger cache"));
   }
   check_positions(branch, tokens.size());
-  return start<ExtendJob>(branch, tokens);
+  jobs_.push_back(std::move(job));
+  branch.made = {};
+  return next_job_++;
 }
 
 JobId Engine::generate(BranchId id, const GenerateOptions& options) {

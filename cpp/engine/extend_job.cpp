@@ -18,13 +18,16 @@ ExtendJob::ExtendJob(JobId id, Branch& branch, JobContext& context, std::span<co
       n_pending_(branch.pending().empty() ? 0 : 1),
       base_length_(branch.length()),
       base_row_(branch.next_logits) {
-  branch.made = {};
   if (tokens.empty()) return;
   const auto pending = branch.pending().last(n_pending_);
   tokens_.reserve(pending.size() + tokens.size());
   tokens_.assign(pending.begin(), pending.end());
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
   ahead_ = find_ahead();
+}
+
+std::size_t ExtendJob::to_be_shared() const {
+  return ahead_ ? static_cast<std::size_t>(ahead_->length - branch_.n_cached) : 0;
 }
 
 // Of the branch as it will be; those that were fed are in its log and in tokens_.

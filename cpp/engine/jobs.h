@@ -32,6 +32,7 @@ class ExtendJob final : public Job {
   void offer(Batch& batch) override;
   void absorb(const RowResults& rows) override;
   Pos awaits(BranchId branch) const override { return ahead_ && ahead_->branch == branch ? ahead_->length : 0; }
+  std::size_t to_be_shared() const;  // of its rows, those that another job computes, whose cells it will have
 
  private:
   void prepare() override;

@@ -296,10 +296,12 @@ struct Deep {
         cells(std::make_shared<Cells>(capacity, 16)),
         engine(std::make_shared<DeepRunner>(cells, info, window), cells, vocabulary(info), std::move(config)) {}
 
+  void step() {
+    for (Finished& each : engine.step().finished) finished[each.job] = std::move(each);
+  }
+
   Finished run(JobId job) {
-    while (!finished.contains(job)) {
-      for (Finished& each : engine.step().finished) finished[each.job] = std::move(each);
-    }
+    while (!finished.contains(job)) step();
     CHECK(!finished[job].error);
     return finished[job];
   }
@@ -330,7 +332,7 @@ void one_that_is_far_ahead_may_have_less_to_give() {
     const BranchId ahead = deep.engine.create().first, behind = deep.engine.create().first;
     for (const BranchId id : {ahead, behind}) deep.run(deep.engine.extend(id, begins));
     const JobId longer = deep.engine.extend(ahead, goes_on);
-    while (deep.engine.branch(ahead).n_cached < begun + 600) deep.engine.step();
+    while (deep.engine.branch(ahead).n_cached < begun + 600) deep.step();
     const Tokens alike = joined(Rig::first(goes_on, 20), prompt_tokens(30, 3, kVocab));
     deep.run(deep.engine.extend(behind, alike));
     deep.check(behind, joined(begins, alike));
@@ -354,7 +356,7 @@ void cells_that_were_loaded_meanwhile_are_not_taken() {
   const BranchId ahead = deep.engine.create().first, behind = deep.engine.create().first;
   const JobId given_up = deep.engine.extend(ahead, tokens);
   const JobId waits = deep.engine.extend(behind, joined(tokens, {3}));
-  deep.engine.step();
+  deep.step();
   deep.engine.cancel(given_up);
   deep.engine.adopt(ahead, loaded);
   deep.run(waits);
@@ -380,9 +382,29 @@ void what_is_recalled_takes_no_cells_from_rows_of_the_same_step() {
   deep.check(behind, joined(tokens, {3}));
 }
 
+// What another one is computing takes no cells of whoever begins alike, however full the cache is by then.
+void one_that_comes_later_needs_no_cells_for_what_it_is_to_share() {
+  Deep deep(250, {kVocab, 32, 4}, {.max_batch_tokens = 32, .max_branches = 6});
+  const Tokens begins = prompt_tokens(10, 1, kVocab), asked = prompt_tokens(200, 2, kVocab);
+  const BranchId trunk = deep.engine.create().first;
+  deep.run(deep.engine.extend(trunk, begins));
+  const std::vector<BranchId> forks = deep.engine.fork(trunk, 3);
+  std::vector<JobId> jobs;
+  const auto question = [&](BranchId id) { return joined(asked, {static_cast<Token>(id)}); };
+  for (const BranchId id : forks) {
+    jobs.push_back(deep.engine.extend(id, question(id)));
+    for (int i = 0; i < 3; ++i) deep.step();
+  }
+  for (const JobId job : jobs) deep.run(job);
+  CHECK_EQ(deep.cells->used(), 10 + 200 + 3);
+  for (const BranchId id : forks) deep.check(id, joined(begins, question(id)));
+  CHECK_THROWS(deep.engine.extend(trunk, prompt_tokens(100, 3, kVocab)), ContextFull);
+}
+
 }  // namespace
 
 int main() {
+  one_that_comes_later_needs_no_cells_for_what_it_is_to_share();
   one_that_is_far_ahead_may_have_less_to_give();
   cells_that_were_loaded_meanwhile_are_not_taken();
   what_is_recalled_takes_no_cells_from_rows_of_the_same_step();

@@ -19,6 +19,12 @@ pytestmark = pytest.mark.anyio
 call = kv.testing.call
 
 
+def call_has_ended(run: kv.RunningTurn[Any], index: int) -> bool:
+    """Is the outcome of that call there, and can the turn be forked?"""
+    point = run._control._point
+    return point is not None and index in point().records
+
+
 async def test_forks_go_on_in_the_middle_of_a_message(slow_replies: SlowReplies) -> None:
     agent = kv.Agent("You are Nano.")
     async with slow_replies(lambda _: "One is whole. Two as well. And three.") as ctx:
@@ -58,7 +64,7 @@ async def test_calls_that_run_are_shared_or_made_again(slow_replies: SlowReplies
     calls = [call("weather", city="Oslo"), call("weather", city="Riga")]
     async with slow_replies(lambda prompt: "Rain." if "rain in" in prompt else calls) as ctx:
         run = agent.start(await agent.trunk(ctx), "And?")
-        await until(lambda: "Riga" in made and run._control._point is not None)
+        await until(lambda: "Riga" in made and call_has_ended(run, 0))
         forks = await run.fork(2)
         gate.set()
         runs = [await each for each in (run, *forks)]

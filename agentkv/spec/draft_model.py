@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from .._types.checks import A_FOLDER, checked_path
 from .._types.errors import InvalidInput, ModelError
@@ -47,8 +47,8 @@ class DraftModel(TreeDrafts):
 
     @property
     def folder(self) -> Path:
-        """Its model folder, as far as it is told without a look: the path or name."""
-        return _path_of(self.path)
+        """The path or name of its model folder."""
+        return cast(Path, self.path)  # since it was made
 
     def _open(self, target: DraftTarget) -> Drafter:
         from agentkv_runtime.sources.source import is_gguf
@@ -71,7 +71,7 @@ class DraftModel(TreeDrafts):
 
 
 def _path_of(model: str | Path | HasModelInfo) -> Path:
-    """Raises InvalidInput."""
+    """The path or name of a model folder, or of that of an open Context. Raises InvalidInput."""
     if isinstance(model, str | Path) or not hasattr(model, "model_info"):
         return checked_path(model, "path", A_FOLDER)
     info = model.model_info

@@ -42,7 +42,7 @@ class Drafter {
   // the target gave out for them; empty where it has none.
   virtual void observe(BranchId, Pos /*first*/, std::span<const Token> /*tokens*/,
                        std::span<const float> /*features*/) {}
-  // dst, empty before, now begins with the first `length` tokens of src.
+  // dst now has the first `length` tokens of src, in place of what it had before.
   virtual void shared(BranchId /*src*/, BranchId /*dst*/, Pos /*length*/) {}
   // Of what the target ran of the branch, the first `length` tokens are left.
   virtual void truncated(BranchId, Pos /*length*/) {}

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from .._types.checks import A_FOLDER, checked_path
 from .._types.errors import InvalidInput, ModelError
+from .._types.info import ModelInfo
 from ..models._resolve import folder_called
 from ._built_in import DraftTarget, TreeDrafts
 
 if TYPE_CHECKING:
     from agentkv_runtime.speculation import Drafter
-
-    from .._types.info import ModelInfo
 
 
 class HasModelInfo(Protocol):
@@ -72,9 +71,9 @@ class DraftModel(TreeDrafts):
 
 def _path_of(model: str | Path | HasModelInfo) -> Path:
     """The path or name of a model folder, or of that of an open Context. Raises InvalidInput."""
-    if isinstance(model, str | Path) or not hasattr(model, "model_info"):
-        return checked_path(model, "path", A_FOLDER)
-    info = model.model_info
+    info = getattr(model, "model_info", None)
+    if not isinstance(info, ModelInfo):
+        return checked_path(model, "path", f"{A_FOLDER}, or an open Context on it")
     if not info.speculates:
         raise InvalidInput(f"{info.path} is a model of a server, and a draft model runs here; give a model folder")
     return Path(info.path)

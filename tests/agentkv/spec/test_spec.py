@@ -167,6 +167,8 @@ async def test_a_coroutine_cannot_propose(open_context: OpenContext) -> None:
         (lambda: Mixed(Suffix(), Mixed(Suffix(), Eagle())), "not mixed"),  # type: ignore[arg-type]
         (lambda: DraftModel(3), "path"),  # type: ignore[arg-type]
         (lambda: DraftModel(""), "path"),
+        (lambda: DraftModel(kv.Context), "or an open Context on it"),  # type: ignore[arg-type]
+        (lambda: DraftModel(kv.Context.open("nano", capacity=64)), "or an open Context on it"),  # type: ignore[arg-type]
         (lambda: DraftModel("x", top_k=0), "top_k"),
         (lambda: Eagle("x", width=0), "width"),
     ],

@@ -9,6 +9,7 @@ import pytest
 import torch
 from agentkv_runtime.export import program
 from agentkv_runtime.export.cpu import packing, partition
+from agentkv_runtime.export.decomposition import DecomposingPartitioner
 from agentkv_runtime.export.lower import lower_model
 from executorch.backends.xnnpack import xnnpack_preprocess
 from executorch.exir.backend.partitioner import PartitionResult
@@ -34,6 +35,7 @@ def test_the_program_is_that_of_all_of_executorchs_work(kind: str, quant: Any, m
             return result
 
     monkeypatch.setattr(packing, "_passes_if_needed", nullcontext)
+    monkeypatch.setattr(DecomposingPartitioner, "transform_for_pre_decomposition", lambda _, program: program)
     monkeypatch.setattr(program, "remember_outputs", lambda _: None)
     monkeypatch.setattr("agentkv_runtime.export.cpu.lowering.ProgramPartitioner", Recompiling)
     assert lowered(kind, quant) == short

@@ -9,7 +9,7 @@ import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
 from executorch.exir.backend.compile_spec_schema import CompileSpec
-from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
+from executorch.exir.backend.partitioner import DelegationSpec, PartitionResult
 from executorch.exir.backend.utils import tag_constant_data
 from torch import fx
 from torch._export.utils import get_buffer, get_param, is_buffer, is_param
@@ -35,6 +35,7 @@ from agentkv_runtime.export.cpu.nodes import (
 from agentkv_runtime.export.cpu.packing import StreamedXnnpack, copied, pack_weights
 from agentkv_runtime.export.cpu.region import compile_region
 from agentkv_runtime.export.cpu.strided import RegionError
+from agentkv_runtime.export.decomposition import DecomposingPartitioner
 from agentkv_runtime.export.delegates import computes_a_number
 from agentkv_runtime.export.linear_table import note_linears
 from agentkv_runtime.export.progress import Stage, reached
@@ -187,7 +188,7 @@ def merge_by_level(
     return [partitions[key] for key in sorted(partitions)]
 
 
-class ProgramPartitioner(Partitioner):  # type: ignore[misc]
+class ProgramPartitioner(DecomposingPartitioner):
     """Tags the regions of our delegate, and as few partitions of the other nodes as possible for XNNPACK.
 
     With quantised linear layers the delegate takes whole decoders, otherwise attention and the nodes that lead to it.

@@ -9,12 +9,13 @@ import torch
 from executorch.exir._serialize._named_data_store import NamedDataStore
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
 from executorch.exir.backend.compile_spec_schema import CompileSpec
-from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
+from executorch.exir.backend.partitioner import DelegationSpec, PartitionResult
 from executorch.exir.backend.utils import tag_constant_data
 from torch import fx
 from torch.export import ExportedProgram
 
 from agentkv_runtime.backends import PROGRAM_BACKENDS
+from agentkv_runtime.export.decomposition import DecomposingPartitioner
 from agentkv_runtime.export.mlx.compile import check_ops, compile_program
 
 __all__ = ["AgentKVMLX", "WholeProgramPartitioner"]
@@ -24,7 +25,7 @@ _PAGE = 16384  # of the largest pages that MLX's machines have: such weights nee
 _LARGE, _ALIGNMENT = 65536, 64
 
 
-class WholeProgramPartitioner(Partitioner):  # type: ignore[misc]
+class WholeProgramPartitioner(DecomposingPartitioner):
     """Tags every node for the delegate, or refuses the program."""
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:

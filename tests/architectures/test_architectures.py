@@ -32,7 +32,7 @@ def test_the_table_speaks_of_every_architecture() -> None:
 @pytest.mark.parametrize(
     ("name", "rows"),
     one_in(
-        2,
+        4,
         [
             ("nanochat", 96),  # q and k norms without weights
             ("afmoe", 96),  # takes views of what attention hands out

@@ -33,7 +33,7 @@ FILES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "qtype", "odd"), one_in(4, FILES), ids=[f"{row[0]}-{row[1].name}" for row in FILES])
+@pytest.mark.parametrize(("name", "qtype", "odd"), one_in(8, FILES), ids=[f"{row[0]}-{row[1].name}" for row in FILES])
 def test_a_file_is_run_in_its_own_blocks(tmp_path: Path, name: str, qtype: Q, odd: str) -> None:
     row, path = ARCHITECTURES[name], tmp_path / "model.gguf"
     write_file(path, row, tiny_model(row, vocab_size=VOCAB_SIZE), qtype)

@@ -58,7 +58,7 @@ def model_in_blocks(architecture: str, kind: str) -> Any:
 @pytest.mark.parametrize(
     ("architecture", "kind"),
     one_in(
-        2,
+        4,
         [
             ("qwen3_moe", "q4_k"),
             ("qwen3_moe", "f16"),

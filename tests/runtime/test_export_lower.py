@@ -18,10 +18,12 @@ from tests.architectures.outcome import random_model
 from tests.architectures.tiny_configs import tiny_config
 from tests.conftest import FolderFactory
 from tests.models import tiny_model, tiny_spec
+from tests.rows import one_in
 
 
 @pytest.mark.parametrize(
-    ("kind", "layers", "tables", "windows"), [("qwen3", 1, 1, ()), ("phi3", 1, 1, ()), ("gemma3", 2, 2, (8, 0))]
+    ("kind", "layers", "tables", "windows"),
+    one_in(2, [("qwen3", 1, 1, ()), ("phi3", 1, 1, ()), ("gemma3", 2, 2, (8, 0))]),
 )
 def test_two_delegate_calls_per_layer(kind: str, layers: int, tables: int, windows: tuple[int, ...]) -> None:
     phases: list[str] = []
@@ -36,7 +38,7 @@ def test_two_delegate_calls_per_layer(kind: str, layers: int, tables: int, windo
     assert [phase.split()[0] for phase in phases] == ["trying", "tracing", "lowering", "planning"]
 
 
-@pytest.mark.parametrize(("quant", "linear_bits"), [("8da8w", 8), ("8da4w", 4 + 16 / 32)])
+@pytest.mark.parametrize(("quant", "linear_bits"), one_in(2, [("8da4w", 4 + 16 / 32), ("8da8w", 8)]))
 def test_quantised_weights_take_the_bytes_that_they_should(quant: Any, linear_bits: float, tmp_path: Path) -> None:
     shape = {"layers": 1, "hidden": 256, "intermediate": 512, "heads": 8, "kv_heads": 4, "head_dim": 32, "vocab": 4096}
     spec = tiny_spec("llama", tied=True, **shape)

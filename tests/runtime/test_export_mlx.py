@@ -39,7 +39,7 @@ def counts(graph: Graph) -> Counter[str]:
 
 
 @pytest.mark.parametrize(
-    "name", one_in(2, ["llama-gqa2-d64", "qwen3-gqa4-d128-tied", "phi3-gqa4-d80", "gemma3-gqa2-d64-w8-tied"])
+    "name", one_in(4, ["llama-gqa2-d64", "qwen3-gqa4-d128-tied", "phi3-gqa4-d80", "gemma3-gqa2-d64-w8-tied"])
 )
 def test_a_program_is_one_delegate_and_a_layer_few_operations(name: str) -> None:
     kind, fields = CONFIGS[name]
@@ -68,7 +68,7 @@ def test_a_program_is_one_delegate_and_a_layer_few_operations(name: str) -> None
 @pytest.mark.parametrize(
     ("kind", "args", "ints", "floats"),
     one_in(
-        2,
+        3,
         [
             ("llama", {4}, {3}, {1}),  # as programs always were
             ("gemma2", {4}, {3}, {2}),  # caps
@@ -92,7 +92,7 @@ def test_attention_says_only_what_is_not_plain(kind: str, args: set[int], ints: 
 @pytest.mark.parametrize(
     "name",
     one_in(
-        3,
+        6,
         [
             "phi3-long-rope",
             "olmo-layer-norm-without-weights",

@@ -138,7 +138,7 @@ def logits_of(folder: ModelFolder) -> Any:
     return logits
 
 
-@pytest.mark.parametrize(("kind", "qtype", "tied"), one_in(3, FILES))
+@pytest.mark.parametrize(("kind", "qtype", "tied"), one_in(6, FILES))
 def test_a_program_computes_with_the_values_of_its_file(tmp_path: Path, kind: str, qtype: Q, tied: bool) -> None:
     path, want = tiny_file(tmp_path, kind, qtype, tied)
     folder = export_folder(path, tmp_path / "out", backend="mlx", max_tokens=64, max_logits=64)

@@ -15,6 +15,7 @@ from torch import nn
 
 from tests.export_cache import ExportCache
 from tests.models import tiny_model, tiny_spec
+from tests.rows import one_in
 from tests.runtime.test_export_mlx import counts, graph_of
 from tests.runtime.test_export_mlx_programs import logits_of, run
 
@@ -46,7 +47,9 @@ def test_parts_that_do_not_fit_are_refused() -> None:
         affine_expert_linear(x[:, :32], chosen, q.packed, q.scales, q.biases, None, 32, 8)
 
 
-@pytest.mark.parametrize(("quant", "opcode"), [("none", "EXPERT_LINEAR"), ("affine4", "AFFINE_EXPERT_LINEAR")])
+@pytest.mark.parametrize(
+    ("quant", "opcode"), one_in(2, [("affine4", "AFFINE_EXPERT_LINEAR"), ("none", "EXPERT_LINEAR")])
+)
 def test_a_layer_of_experts_is_few_operations(quant: Any, opcode: str) -> None:
     model = tiny_model(tiny_spec("qwen3_moe", layers=1))
     graph = graph_of(lower_model(model, backend="mlx", quant=quant, max_tokens=16, max_logits=4))
@@ -59,7 +62,7 @@ def test_a_layer_of_experts_is_few_operations(quant: Any, opcode: str) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("quant", ["affine4", "affine8"])
+@pytest.mark.parametrize("quant", one_in(2, ["affine4", "affine8"]))
 def test_quantised_programs_compute_with_the_dequantised(quant: Any, export_cache: ExportCache) -> None:
     bits = int(quant[-1])
     reference: Any = tiny_model(tiny_spec("qwen3_moe"))
@@ -75,7 +78,7 @@ def test_quantised_programs_compute_with_the_dequantised(quant: Any, export_cach
     assert np.abs(got - want).max() <= 1e-3 * np.abs(want).max()
 
 
-@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize("dtype", one_in(2, ["bf16", "fp16"]))
 def test_half_precision(dtype: Any, export_cache: ExportCache) -> None:
     """As near as transformers' own rows in that precision, for most of them: a near tie may choose another expert."""
     want = logits_of(tiny_model(tiny_spec("qwen3_moe")))

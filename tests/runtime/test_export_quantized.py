@@ -51,7 +51,7 @@ def logits_of(lowered: LoweredModel, folder: Path, tokens: torch.Tensor) -> np.n
 @pytest.mark.parametrize(
     ("name", "quant", "calls"),
     one_in(
-        2,
+        5,
         [
             ("qwen3", "8da4w", {"AgentKVCPU": 2}),
             ("phi3", "8da8w", {"AgentKVCPU": 2}),  # gate and up are one matrix, which the export takes apart

@@ -19,6 +19,7 @@ from agentkv_runtime.programs import load_folder, load_head
 from agentkv_runtime.speculation import open_mtp
 from safetensors.torch import load_file, save_file
 
+from tests.rows import one_in
 from tests.runtime.draft_heads import head_weights, write_head
 from tests.runtime.next_token_layers import FAMILIES, Reference, write_with_layer
 
@@ -54,7 +55,7 @@ def logits_of(folder: ModelFolder, tokens: list[int], said: list[int]) -> Any:
     return np.stack(rows)
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=one_in(3, FAMILIES))
 def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelFolder, Reference]:
     root = tmp_path_factory.mktemp(request.param)
     reference = write_with_layer(FAMILIES[request.param], root / "hf")
@@ -86,7 +87,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("quant", ["q4", "8da4w"])
+@pytest.mark.parametrize("quant", one_in(2, ["q4", "8da4w"]))
 def test_a_quantised_layer_says_nearly_the_same(quant: Any, tmp_path: Path) -> None:
     reference = write_with_layer(FAMILIES["llama"], tmp_path / "hf")
     folder = export_folder(tmp_path / "hf", tmp_path / "model", mtp=True, **(SMALL | {"quant": quant}))
@@ -97,14 +98,22 @@ def test_a_quantised_layer_says_nearly_the_same(quant: Any, tmp_path: Path) -> N
     assert read_draft_manifest(folder.path / "mtp.json").quantization == quant
 
 
+@pytest.fixture(scope="module")
+def with_layer(llama: Path, tmp_path_factory: pytest.TempPathFactory) -> ModelFolder:
+    return export_folder(llama, tmp_path_factory.mktemp("with layer") / "model", mtp=True, **SMALL)
+
+
+def copy_of(folder: ModelFolder, to: Path) -> ModelFolder:
+    return read_model_folder(shutil.copytree(folder.path, to))
+
+
 @pytest.mark.parametrize(
     ("asked", "layer", "layers"),
     [
         ({}, True, (2,)),  # as where it is asked for: `family`
-        ({"mtp": False}, False, None),
         ({"features": True}, False, (1, 1, 2)),
     ],
-    ids=["by itself", "left out", "features of another head"],
+    ids=["by itself", "features of another head"],
 )
 def test_what_is_exported_with_the_model(
     asked: dict[str, bool], layer: bool, layers: tuple[int, ...] | None, llama: Path, tmp_path: Path
@@ -176,10 +185,10 @@ def test_what_has_no_layer_says_so(tiny_hf_folder: Callable[..., Path], tmp_path
         open_mtp(folder, capacity=64)
 
 
-def test_features_are_of_one_kind(llama: Path, tmp_path: Path) -> None:
+def test_features_are_of_one_kind(llama: Path, with_layer: ModelFolder, tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="ask for one of them"):
         export_folder(llama, tmp_path / "model", mtp=True, features=True, **SMALL)
-    folder = export_folder(llama, tmp_path / "model", mtp=True, **SMALL)
+    folder = copy_of(with_layer, tmp_path / "model")
     head = write_head(tmp_path / "head", head_weights())
     with pytest.raises(ExportError, match="features of its own multi-token prediction layer"):
         export_draft(head, llama, folder.path)

@@ -24,6 +24,6 @@ class DecomposingPartitioner(Partitioner):  # type: ignore[misc]
         kept, _ = self.ops_to_not_decompose(exported_program)
         for op in kept:
             table.pop(op, None)
-        done = exported_program.run_decompositions(table)
-        done.run_decompositions = lambda *_: done  # type: ignore[method-assign]
+        done: ExportedProgram = exported_program.run_decompositions(table)
+        done.run_decompositions = lambda *_: done
         return done

@@ -19,6 +19,7 @@ import pytest
 import agentkv as kv
 from agentkv.journal.answers import AnswerWatch
 from tests.agentkv.conftest import anyio_backend  # noqa: F401 - a fixture
+from tests.rows import in_turn
 from tests.waiting import PATIENCE
 
 from .crashes import QUESTION, Crash, call, opened
@@ -50,10 +51,12 @@ def _ran(folder: Path) -> list[str]:
     return (folder / "ledger").read_text().split() if (folder / "ledger").exists() else []
 
 
-@pytest.mark.parametrize(("option", "status", "times"), [("--yes", "done", 1), ("--no", "denied", 0)])
-@pytest.mark.parametrize("ends", ["killed", "left", "waits"])
-def test_one_process_asks_and_another_answers(tmp_path: Path, ends: str, option: str, status: str, times: int) -> None:
+@pytest.mark.parametrize(
+    ("ends", "answer"), in_turn(["killed", "left", "waits"], [("--yes", "done", 1), ("--no", "denied", 0)])
+)
+def test_one_process_asks_and_another_answers(tmp_path: Path, ends: str, answer: tuple[str, str, int]) -> None:
     """The tool runs once, in the process that goes on, whatever became of the one that asked."""
+    option, status, times = answer
     path = tmp_path / "runs.db"
     with process(tmp_path, "leave" if ends == "left" else "wait") as first:
         key = _line(first)

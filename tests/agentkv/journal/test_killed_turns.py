@@ -104,9 +104,9 @@ def check_points(talker: Talker, folder: Path, seed: int, points: list[int], see
 
 def test_killed_at_points_of_a_turn(talker: Talker, tmp_path: Path) -> None:
     seen = Seen()
-    check_points(talker, tmp_path, 1, random.Random(0).sample(range(1, 90), 12), seen)
-    assert seen.kills >= 10
-    assert seen.whole >= 3
+    check_points(talker, tmp_path, 1, random.Random(0).sample(range(1, 90), 6), seen)
+    assert seen.kills >= 5
+    assert seen.whole >= 1
 
 
 def test_killed_again_and_again(talker: Talker, tmp_path: Path) -> None:

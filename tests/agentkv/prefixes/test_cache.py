@@ -56,7 +56,7 @@ async def test_prompts_read_what_two_began_with(
     await check_bits(tiny_exported_folder("llama"), tmp_path, kv_dtype=kv_dtype)
 
 
-@pytest.mark.parametrize("name", one_in(3, OTHER_CACHES))
+@pytest.mark.parametrize("name", OTHER_CACHES)
 @one_loop
 async def test_so_they_do_however_a_model_attends(
     tiny_exported_folder: FolderFactory, tmp_path: Path, name: str

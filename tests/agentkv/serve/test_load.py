@@ -122,10 +122,10 @@ async def test_answers_on_a_full_cache_are_those_of_a_large_one() -> None:
 
 async def test_clients_that_come_and_go() -> None:
     async with serving(replace(SETTINGS, most_kept=0, most_running=16), capacity=2048) as site:
-        outcomes = await load(site, 500, seed=1)
-        assert outcomes["whole 200"] > 50
-        assert outcomes["stream 200"] > 50
-        assert outcomes["hang up"] > 20
+        outcomes = await load(site, 250, seed=1)
+        assert outcomes["whole 200"] > 25
+        assert outcomes["stream 200"] > 25
+        assert outcomes["hang up"] > 10
 
 
 @pytest.mark.soak

@@ -12,6 +12,7 @@ import pytest
 import agentkv as kv
 from agentkv.spec import DraftModel, Eagle, Mixed, PromptLookup, Suffix
 from examples.nano.data import conversation
+from tests.rows import in_turn, one_in
 
 from ..conftest import OpenContext
 from ..story import GREEDY, WARM, Story
@@ -37,8 +38,7 @@ def open_model(request: pytest.FixtureRequest) -> Open:
     return lambda **options: kv.Context.open(kv.models.nano(), capacity=4096, kv_dtype="fp32", threads=1, **options)
 
 
-@pytest.mark.parametrize("n", [1, 2, 8, 16])
-@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "sampled"])
+@pytest.mark.parametrize(("n", "sampling"), in_turn([1, 2, 8, 16], [GREEDY, WARM]))
 async def test_the_same_story_with_and_without(open_model: Open, n: int, sampling: kv.Sampling) -> None:
     async with open_model() as ctx:
         plain = await Story(ctx, n, sampling).run()
@@ -109,9 +109,10 @@ def held_out(count: int) -> list[tuple[list[Any], list[Any]]]:
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("strategy", OF_NANO, ids=lambda strategy: type(strategy).__name__)
-async def test_two_hundred_held_out_prompts_of_nano(strategy: Any) -> None:
+@pytest.mark.parametrize("count", one_in(2, [48, 200]))
+async def test_held_out_prompts_of_nano(strategy: Any, count: int) -> None:
     async with kv.Context.open(kv.models.nano(), capacity=8192, threads=1, speculative=strategy) as ctx:
-        questions = held_out(200)
+        questions = held_out(count)
         for first in range(0, len(questions), 8):
             branches = [await ctx.branch(messages, tools=tools) for messages, tools in questions[first : first + 8]]
             twins = [await branch.fork() for branch in branches]

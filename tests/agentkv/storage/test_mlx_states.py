@@ -14,6 +14,7 @@ from agentkv_runtime.backends import load_backend
 import agentkv as kv
 from tests.conftest import FolderFactory
 from tests.faults import fail_at
+from tests.rows import one_in
 
 load_backend("mlx")
 
@@ -27,7 +28,7 @@ TOKENS = [3 + i * 11 % 290 for i in range(LENGTH)]
 TOLERANCE = 1e-4
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=one_in(2, KINDS))
 def folder(tiny_exported_folder: FolderFactory, request: pytest.FixtureRequest) -> Path:
     """Of one kind after another."""
     return tiny_exported_folder(request.param, backend="mlx")

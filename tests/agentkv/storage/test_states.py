@@ -20,6 +20,7 @@ import agentkv as kv
 from agentkv.cli import app
 from tests.agentkv.saved_files import Tensors, put_together, taken_apart
 from tests.conftest import FolderFactory
+from tests.rows import one_in
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +32,7 @@ LENGTH = 700
 TOKENS = [3 + i * 11 % 290 for i in range(LENGTH)]
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=one_in(2, KINDS))
 def folder(tiny_exported_folder: FolderFactory, request: pytest.FixtureRequest) -> Path:
     """Of one kind after another."""
     return tiny_exported_folder(request.param)

@@ -8,6 +8,9 @@ import re
 import signal
 from pathlib import Path
 
+import pytest
+
+from tests.rows import one_in
 from tests.waiting import NEVER
 
 from .chats import ANSWER, BABBLE, SitDown, tool_file, until_there
@@ -243,10 +246,11 @@ def test_lines_are_begun_and_pasted(sit_down: SitDown) -> None:
     person.prompted()
 
 
-def test_ten_thousand_lines_are_pasted(sit_down: SitDown) -> None:
+@pytest.mark.parametrize("count", one_in(2, [1_000, 10_000]))
+def test_thousands_of_lines_are_pasted(sit_down: SitDown, count: int) -> None:
     person = sit_down("--capacity", "512")
-    person.paste("\n".join(f"line {n}" for n in range(10_000)))
-    person.sees("line 9999")
+    person.paste("\n".join(f"line {n}" for n in range(count)))
+    person.sees(f"line {count - 1}")
     person.type("\r")
     person.sees("error: ")
     person.prompted()

@@ -37,7 +37,7 @@ def test_every_family_is_tried() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "qtype"), one_in(6, [*((name, mixed) for name in ROWS), ("llama", Q.F32), ("gemma3", Q.Q5_1)])
+    ("name", "qtype"), one_in(12, [*((name, mixed) for name in ROWS), ("llama", Q.F32), ("gemma3", Q.Q5_1)])
 )
 def test_a_program_is_the_one_that_tracing_gives(name: str, qtype: Any, tmp_path: Path) -> None:
     row = ROWS[name]

@@ -62,9 +62,9 @@ def traced(folder: Path, quant: Any) -> tuple[Parts, Recipe]:
 @pytest.mark.parametrize(
     ("name", "quant", "dtype", "more"),
     [
-        *one_in(6, ((name, "q4", torch.bfloat16, {}) for name in ROWS)),
+        *one_in(8, ((name, "q4", torch.bfloat16, {}) for name in ROWS)),
         *one_in(
-            2,
+            4,
             [
                 ("qwen3", "q5", torch.float16, WIDE),
                 ("llama", "q4", torch.float32, WIDE),

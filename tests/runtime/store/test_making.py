@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from agentkv_runtime.errors import ExportError, StoreError
+from agentkv_runtime.export.asked import Options
 from agentkv_runtime.folder.model_folder import read_model_folder
 from agentkv_runtime.hf.load import load_model
 from agentkv_runtime.store.content import content_digest
@@ -25,7 +26,8 @@ from tests.rows import one_in
 from tests.runtime.sources.test_lora import adapter
 from tests.waiting import PATIENCE
 
-OPTIONS = options_for(quant="none")
+OPTIONS = options_for(quant="q8")  # which is written in a moment
+TRACED = options_for(quant="none")
 
 
 @pytest.fixture(autouse=True)
@@ -38,13 +40,13 @@ def quiet(_: str) -> None:
     pass
 
 
-def make(source: Path, name: str, tell: Callable[[str], None] = quiet) -> Entry:
-    return export_once(source, name, OPTIONS, progress=tell, note=quiet)
+def make(source: Path, name: str, tell: Callable[[str], None] = quiet, options: Options = OPTIONS) -> Entry:
+    return export_once(source, name, options, progress=tell, note=quiet)
 
 
 def child(source: Path) -> subprocess.Popen[str]:
     """The process that opening a model starts."""
-    request = json.dumps({"source": str(source), "options": OPTIONS.model_dump()})
+    request = json.dumps({"source": str(source), "options": TRACED.model_dump()})
     command = [sys.executable, "-m", "agentkv_runtime.store.process", request]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -74,7 +76,7 @@ def test_one_export_for_all_who_ask(tiny_hf_folder: FolderFactory, tmp_path: Pat
             until(waiting[0], "note", "waiting for it")
             assert entries() == []
 
-    entry = make(source, "owner/tiny", tell)
+    entry = make(source, "owner/tiny", tell, TRACED)
     said, _ = waiting[0].communicate(timeout=PATIENCE)
     assert [json.loads(line) for line in said.splitlines()] == [{"path": str(entry.path)}]
     assert read_model_folder(entry.path).manifest.source == "tiny"
@@ -84,7 +86,7 @@ def test_one_export_for_all_who_ask(tiny_hf_folder: FolderFactory, tmp_path: Pat
     copy = tmp_path / "copy"
     shutil.copytree(source, copy)
     steps: list[str] = []
-    again = make(copy, "owner/other", steps.append)
+    again = make(copy, "owner/other", steps.append, TRACED)
     assert (again.key, steps) == (entry.key, ["looking at the files"])
     assert {"owner/tiny", "owner/other", str(source.resolve())} == set(again.names)
     assert (found := find("owner/tiny")) is not None

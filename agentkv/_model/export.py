@@ -57,12 +57,14 @@ async def exported(options: Options) -> Path:
     """
     from agentkv_runtime.errors import ExportError, StoreError
     from agentkv_runtime.sources.source import is_gguf
-    from agentkv_runtime.store.making import find_export, options_for
+    from agentkv_runtime.store.making import check_store, find_export, options_for
 
     try:
         own_bits = is_gguf(options.path)
         wanted = options_for(options.backend or "cpu", options.quant, own_bits=own_bits)  # type: ignore[arg-type]
         made = await anyio.to_thread.run_sync(find_export, options.path, wanted)
+        if made is None:
+            check_store()
     except (ExportError, StoreError) as error:
         raise ModelError(str(error)) from error
     if made is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from agentkv_runtime.backends import BACKENDS, KV_DTYPES, QUANTIZED_KV_DTYPES
 
 from .._chat.call_format import CallFormat
-from .._types.checks import checked_count, checked_word
+from .._types.checks import check_keeps_files, checked_count, checked_word
 from .._types.errors import InvalidInput
 from .._types.show import preview
 from .drafters import Speculative, checked_strategy
@@ -81,7 +81,10 @@ class Options:
                 f"quantize_after is {self.quantize_after}, but kv_dtype {self.kv_dtype!r} quantises every position; "
                 "give kv_dtype='fp16', 'bf16' or 'fp32', or leave quantize_after out"
             )
-        if self.prefix_cache is not None and self.quantize_after is not None:
+        if self.prefix_cache is None:
+            return
+        check_keeps_files("prefix_cache")
+        if self.quantize_after is not None:
             raise InvalidInput(
                 f"prefix_cache is {self.prefix_cache}, but with quantize_after cells depend on how long their branch "
                 "was when it was computed, so that no other prompt may begin with them; leave one of the two out"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -91,22 +91,25 @@ class InFile:
         self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - open for as long as it is needed
         self._slices: list[tuple[int, tuple[int, ...], bytes]] = []  # where, shape, digest
         self._end = 0
+        self._lock = threading.Lock()  # of the file's position: Windows reads and writes nowhere else
 
     def put(self, rows: Bytes) -> None:
         """Appends a slice."""
         left = rows.reshape(-1).data
-        at = self._end
-        while left:
-            written = os.pwrite(self._file.fileno(), left, at)
-            left, at = left[written:], at + written
-        self._slices.append((self._end, rows.shape, xxhash.xxh3_128_digest(rows.data)))
-        self._end = at
+        with self._lock:
+            self._file.seek(self._end)
+            while left:
+                left = left[self._file.write(left) :]
+            self._slices.append((self._end, rows.shape, xxhash.xxh3_128_digest(rows.data)))
+            self._end += rows.nbytes
 
     def get(self, index: int) -> Bytes:
         """Reads the slice of this index. Raises OSError if the bytes read differ from those written."""
         at, shape, digest = self._slices[index]
         rows = np.empty(shape, np.uint8)
-        read = os.preadv(self._file.fileno(), [rows.reshape(-1).data], at)
+        with self._lock:
+            self._file.seek(at)
+            read = self._file.readinto(rows.reshape(-1).data)
         if read != rows.nbytes or xxhash.xxh3_128_digest(rows.data) != digest:
             raise OSError(None, "the bytes are not those that were written")
         return rows

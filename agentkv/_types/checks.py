@@ -226,6 +226,16 @@ def checked_bool(value: object, what: str) -> bool:
     return bool(value)
 
 
+def check_keeps_files(name: str) -> None:
+    """Raises InvalidInput for the argument `name` on a system where its files cannot be written."""
+    from agentkv_runtime.folder.locks import check_locks
+
+    try:
+        check_locks()
+    except OSError as error:
+        raise InvalidInput(f"{name} writes files, and {error.strerror}, or leave {name} out") from error
+
+
 def make_private_folder(path: Path, name: str) -> None:
     """Makes the folder that the argument `name` gives, for its owner alone, where there is none. Blocks. Raises
     InvalidInput where there can be none."""

@@ -72,8 +72,12 @@ def chat(
         from ..terminal.opening import ChatOptions, talking
         from .pull import offer
 
-        if model is not None and sys.stdin.isatty() and not model.exists():
-            offer(str(model))
+        if sys.stdin.isatty():
+            from ..terminal.keys import check_keys
+
+            check_keys()
+            if model is not None and not model.exists():
+                offer(str(model))
         folder = models.nano() if model is None else folder_called(model.expanduser(), quant=quant)
         is_nano = folder == models.nano()
         called = folder.resolve().name if model is None or model.exists() else printable(model)

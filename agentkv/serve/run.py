@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 
+from .._aio.signals import received_signals
 from .._console.console import escaped, stdout
 from .._context.model_pool import ModelPool
 from .._types.errors import InvalidInput, SnapshotMismatch
@@ -146,7 +147,7 @@ async def _serve(app: ASGIApp, admission: Admission, sock: socket.socket, drain_
 
 async def _until_told(group: TaskGroup, http: uvicorn.Server, admission: Admission, drain_seconds: float) -> None:
     """Drains the server at the first signal and stops it at the second."""
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    with received_signals(signal.SIGINT, signal.SIGTERM) as signals:
         async for _ in signals:
             if admission.draining:
                 http.force_exit = http.should_exit = True

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .._types.checks import checked_count, checked_path
+from .._types.checks import check_keeps_files, checked_count, checked_path
 from .._types.errors import InvalidInput
 from ._built_in import MOST_NODES, BuiltIn, DraftTarget, check_adaptive
 
@@ -37,7 +37,7 @@ class Suffix(BuiltIn):
         max_tokens: maximum tokens of text in memory, at least 4096, at some 200 bytes each (`ctx.stats.draft_bytes`);
             the oldest are forgotten.
         corpus: folder of texts from earlier processes, made where there is none; None for none. Processes may share it.
-            A path that is no folder raises InvalidInput when the Context opens.
+            A path that is no folder, and a system without locks on files, raise InvalidInput when the Context opens.
         corpus_bytes: maximum bytes of a model's text there, 4 a token, at least 4096; the oldest are dropped.
         adaptive: adjust drafts to their measured cost and benefit; False always verifies as many nodes as fit.
     """
@@ -65,6 +65,7 @@ class Suffix(BuiltIn):
             max_nodes=self.max_nodes, max_tokens=self.max_tokens, spellings=spellings(target.token_bytes)
         )
         if corpus := self._corpus(target):
+            check_keeps_files("corpus")
             try:
                 corpus.make_folder()
             except OSError as error:

@@ -14,6 +14,7 @@ from agentkv_runtime.folder.printable import printable
 from rich.console import Console
 from rich.text import Text
 
+from .._aio.signals import received_signals
 from .._aio.tasks import FirstErrorGroup
 from .._types.errors import AgentKVError, ContextFull, LimitReached
 from .._types.run import CallRecord, CallRequest
@@ -46,7 +47,7 @@ class InterruptHandler:
 
     async def watch(self, everything: anyio.CancelScope) -> None:
         """Handles signals until it is cancelled; SIGTERM cancels `everything`."""
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        with received_signals(signal.SIGINT, signal.SIGTERM) as signals:
             async for signum in signals:
                 if signum == signal.SIGTERM:
                     self.terminated = True

@@ -16,12 +16,25 @@ from prompt_toolkit.input.vt100_parser import Vt100Parser
 from prompt_toolkit.key_binding import KeyPress
 from prompt_toolkit.output import Output
 
+from .._types.errors import InvalidInput
+
 MOST_BYTES = 1 << 16
 MOST_SHOWN = 60  # bytes
 PASTE_SECONDS = 2.0  # from one part of a paste to the next, at most
 _SEQUENCE = re.compile(r"\x1b(\[[0-9;]*[A-Za-z~]|.)?")  # escape sequences of keys such as arrows
 _LINE = re.compile(rb"([^\x00-\x07\x09-\x1f]*)[\r\n]")  # of letters and corrections, and Enter
 _PASTE_BEGINS, _PASTE_ENDS = b"\x1b[200~", b"\x1b[201~"
+
+
+def check_keys() -> None:
+    """Raises InvalidInput on a system whose terminals are not read key by key."""
+    try:
+        import termios  # noqa: F401
+    except ImportError as error:
+        raise InvalidInput(
+            "this system has no termios, by which a chat reads the keys of a terminal; pipe messages into `agentkv "
+            "chat`, one a line, or use Linux, macOS or WSL"
+        ) from error
 
 
 class TypedAhead:
@@ -49,7 +62,7 @@ class TypedAhead:
     @asynccontextmanager
     async def reading(self, group: TaskGroup) -> AsyncIterator[None]:
         """Collects input for the length of a block; Ctrl-C and Ctrl-Z still work."""
-        import termios  # no module of Windows
+        import termios  # no module of Windows: see `check_keys`
 
         fd = self._source.fileno()
         before = termios.tcgetattr(fd)

@@ -20,6 +20,7 @@ from .records import VERSION, AnyRecord, Began
 
 MAGIC = b"agentkv trace\n"
 _FRAME = struct.Struct("<II")
+_AS_IT_IS = getattr(os, "O_BINARY", 0)  # Windows would make two bytes of each \n
 MOST_BYTES = 1 << 28  # of one frame; no writer of ours makes larger ones
 
 
@@ -35,7 +36,7 @@ class TraceWriter:
         if path.exists() and not is_trace(path):
             raise InvalidInput(f"{path} is there already, and is no trace; give a path where nothing is, or a trace")
         try:
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | _AS_IT_IS, 0o644)
         except OSError as error:
             raise TraceError(f"{path} cannot be written: {error.strerror}; give another path") from error
         self._encoder = msgspec.msgpack.Encoder()

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from agentkv_runtime.folder.locks import lock
+
 from .entries import FileEntry, changes_between
 from .merge import Merge, State
 from .version import Version
@@ -59,8 +61,6 @@ class Origin:
 def _locked(folder: int) -> Iterator[None]:
     """Scope in which no other process, and no other Workspace, applies a branch to an open folder, where the file
     system has locks."""
-    from fcntl import LOCK_EX, flock  # no module of Windows
-
     with suppress(OSError):  # NFS locks no folders
-        flock(folder, LOCK_EX)
+        lock(folder, wait=True)
     yield  # closing the folder ends it

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from agentkv_runtime.errors import StoreError
+from agentkv_runtime.folder.locks import lock
 from agentkv_runtime.store.home import home
 
 from .._types.errors import WorkspaceError
@@ -178,11 +179,9 @@ def _remove_locked(folder: Path) -> None:
 def _locked(path: Path) -> int:
     """An open file that this process has a lock on until it is closed, which a fork of the process does not end: so
     no `FileLock`. Raises OSError where another process has one."""
-    from fcntl import LOCK_EX, LOCK_NB, flock  # no module of Windows
-
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        flock(file, LOCK_EX | LOCK_NB)
+        lock(file, wait=False)
     except BaseException:
         os.close(file)
         raise

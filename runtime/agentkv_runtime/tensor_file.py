@@ -32,6 +32,7 @@ SIZES = {"BOOL": 1, "U8": 1, "I8": 1, "F16": 2, "BF16": 2, "I32": 4, "U32": 4, "
 MOST_HEADER_BYTES = 16 << 20
 _DIGEST = "digest"
 _NONE = "0" * 32
+_OPEN_FILES = "/dev/fd"
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -201,8 +202,9 @@ class TensorFile:
         from safetensors import SafetensorError, safe_open
 
         try:
-            # The open file itself: another one may lie at the path by now.
-            with safe_open(f"/dev/fd/{fd}", "numpy") as opened:
+            # The open file itself: another one may lie at the path by now, but not on Windows.
+            itself = f"{_OPEN_FILES}/{fd}" if os.path.isdir(_OPEN_FILES) else str(self._path)
+            with safe_open(itself, "numpy") as opened:
                 metadata = dict(opened.metadata() or {})
                 tensors = {}
                 for name in opened.offset_keys():

@@ -21,6 +21,7 @@ from anyio.lowlevel import current_token
 from anyio.streams.memory import MemoryObjectReceiveStream
 
 from ... import models
+from ..._aio.signals import received_signals
 from ..._console.console import stderr
 from ..._context.context import Context
 from ..._types.errors import InvalidInput
@@ -45,7 +46,7 @@ async def over_stdio(server: MCPServer) -> None:
     lines: Any = _stdin_lines()
     lowlevel = server._lowlevel_server  # what the SDK's `run_stdio_async` runs
     try:
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        with received_signals(signal.SIGINT, signal.SIGTERM) as signals:
             if sys.stdin.isatty():
                 stderr.print("serving branches to an MCP client at stdin and stdout (Ctrl-C to stop; --help)")
             async with anyio.create_task_group() as group:
@@ -105,7 +106,7 @@ async def serve_branches(
 
 async def _over_http(server: MCPServer, host: str, port: int) -> None:
     app = server.streamable_http_app(host=host)
-    with bind_socket(host, port) as sock, anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    with bind_socket(host, port) as sock, received_signals(signal.SIGINT, signal.SIGTERM) as signals:
         name = f"[{host}]" if ":" in host else host
         stderr.print(f"serving branches at http://{name}:{sock.getsockname()[1]}/mcp (Ctrl-C to stop)", soft_wrap=True)
         http = listener(app)

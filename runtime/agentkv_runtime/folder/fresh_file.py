@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from agentkv_runtime.folder.locks import HAS_LOCKS, check_locks, lock
+
 __all__ = ["FreshFile", "put_in_place", "remove_leftovers"]
 
 _PREFIX, _SUFFIX = ".agentkv-", ".unfinished"
@@ -23,10 +25,11 @@ class FreshFile:
 
     Replaces the target of a symbolic link, and keeps the permissions of a file that it replaces; a new one gets `mode`,
     less the umask. Removes unfinished files of writers that were killed. Methods may be called from any thread and
-    raise OSError.
+    raise OSError, and making one on a system without locks does.
     """
 
     def __init__(self, path: Path, mode: int = 0o666) -> None:
+        check_locks()
         self._target = Path(os.path.realpath(path))
         if os.path.lexists(self._target) and not stat.S_ISREG(os.lstat(self._target).st_mode):
             raise OSError(None, "there is something else than a regular file", str(self._target))
@@ -80,28 +83,26 @@ def _prefix(target: Path) -> str:
 
 
 def _locked_file(target: Path, mode: int) -> tuple[Path, int]:
-    from fcntl import LOCK_EX, flock  # no module of Windows
-
     while True:
         path = target.with_name(f"{_prefix(target)}{secrets.token_hex(8)}{_SUFFIX}")
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        flock(fd, LOCK_EX)
+        lock(fd, wait=True)
         if os.fstat(fd).st_nlink:  # nobody took it for a leftover before it was locked
             return path, fd
         os.close(fd)
 
 
 def remove_leftovers(folder: Path, prefix: str = _PREFIX) -> None:
-    """Removes the unfinished files of a folder whose writers were killed. Raises OSError if it cannot be listed."""
-    from fcntl import LOCK_EX, LOCK_NB, flock
-
+    """Removes the unfinished files of a folder whose writers were killed. Raises OSError if it cannot be listed, and on
+    a system without locks."""
+    check_locks()
     with os.scandir(folder) as entries:
         names = [e.name for e in entries if e.name.startswith(prefix) and e.name.endswith(_SUFFIX)]
     for name in names:
         with contextlib.suppress(OSError):  # of others, or still being written
             fd = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
-                flock(fd, LOCK_EX | LOCK_NB)
+                lock(fd, wait=False)
                 os.unlink(folder / name)
             finally:
                 os.close(fd)
@@ -109,10 +110,29 @@ def remove_leftovers(folder: Path, prefix: str = _PREFIX) -> None:
 
 def put_in_place(path: Path, data: bytes, mode: int = 0o666) -> None:
     """Replaces the file at `path` atomically; a new one gets `mode`. Raises OSError, leaving the old file."""
+    if not HAS_LOCKS:
+        return _put_without_lock(path, data)
     file = FreshFile(path, mode)
     try:
         file.write(0, data)
         file.put_in_place()
     except BaseException:
         file.discard()
+        raise
+    return None
+
+
+def _put_without_lock(path: Path, data: bytes) -> None:
+    """Replaces a file likewise on a system without locks, where what a killed writer leaves stays."""
+    target = Path(os.path.realpath(path))
+    unfinished = target.with_name(f"{_prefix(target)}{secrets.token_hex(8)}{_SUFFIX}")
+    try:
+        with unfinished.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            unfinished.unlink(missing_ok=True)
         raise

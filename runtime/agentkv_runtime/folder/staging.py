@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from agentkv_runtime.folder.locks import check_locks, lock
 from agentkv_runtime.folder.manifest import write_unfinished_mark
 
 __all__ = ["PREFIX", "holds_nothing", "install", "staged"]
@@ -28,8 +29,9 @@ def staged(out: Path) -> Iterator[Path]:
     """Makes an empty folder on the file system of the folder `out`, which need not exist; removes it after the block.
 
     Also removes leftovers of killed exports there and, if the block fails, the parents of `out` that it made. Raises
-    OSError if nothing can be written.
+    OSError if nothing can be written, and on a system without locks.
     """
+    check_locks()
     beside = out if out.is_dir() else out.parent
     missing = [folder for folder in (beside, *beside.parents) if not folder.exists()]
     try:
@@ -111,11 +113,9 @@ def _held(folder: Path, *, wait: bool = False) -> Iterator[None]:
 
     Raises BlockingIOError if another process has locked it, unless `wait`.
     """
-    from fcntl import LOCK_EX, LOCK_NB, flock  # no module of Windows
-
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        flock(descriptor, LOCK_EX | (0 if wait else LOCK_NB))
+        lock(descriptor, wait=wait)
         yield
     finally:
         os.close(descriptor)

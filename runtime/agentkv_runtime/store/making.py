@@ -15,6 +15,7 @@ from agentkv_runtime.export.checks import check_source, disk_errors
 from agentkv_runtime.export.choices import check_recipe
 from agentkv_runtime.export.progress import Done, Progress
 from agentkv_runtime.export.target import choose_target, usual_quantization
+from agentkv_runtime.folder.locks import check_locks
 from agentkv_runtime.folder.manifest import FORMAT_VERSION, DType, Quantization, WeightRecipe
 from agentkv_runtime.folder.model_folder import MODEL_NAME
 from agentkv_runtime.folder.staging import install, staged
@@ -24,7 +25,7 @@ from agentkv_runtime.store.content import content_digest
 from agentkv_runtime.store.entries import Entry, Options, clear, entry_at, models_folder
 from agentkv_runtime.store.home import locked
 
-__all__ = ["export_once", "find_export", "options_for"]
+__all__ = ["check_store", "export_once", "find_export", "options_for"]
 
 _CONTENTS = 2
 """Raised when exports get what older ones lack, so that those in a store are made again. 2: layers of each weight."""
@@ -71,6 +72,7 @@ def export_once(
     Raises ExportError, as `export_folder` does, and StoreError if nothing can be stored.
     """
     check_source(source)
+    check_store()
     progress("looking at the files")
     key = _key(source, options, adapter)
     with locked(key, lambda: note("Another process exports the same model: waiting for it.")):
@@ -81,6 +83,12 @@ def export_once(
             clear(key)  # what somebody damaged, which would be in the way
             with shown_by(note):
                 return _made(source, key, name, options, adapter, commit, progress, done)
+
+
+def check_store() -> None:
+    """Raises ExportError on a system where no export can be made, before what takes long."""
+    with disk_errors(models_folder()):
+        check_locks()
 
 
 def find_export(source: Path, options: Options) -> Entry | None:

@@ -15,7 +15,7 @@ from agentkv_runtime.store.content import content_digest
 from agentkv_runtime.store.entries import Entry, Options, named
 from agentkv_runtime.store.home import locked
 from agentkv_runtime.store.hub import Name, Received, download, download_words
-from agentkv_runtime.store.making import export_once
+from agentkv_runtime.store.making import check_store, export_once
 from agentkv_runtime.store.names import suggesting
 
 __all__ = ["name_with_adapter", "pull", "pull_file"]
@@ -48,6 +48,7 @@ def pull(
 
     Raises PullError, ExportError and StoreError.
     """
+    check_store()
     if adapter:
         called = name_with_adapter(called, adapter)
     wait = partial(note, "Another process downloads the same model: waiting for it.")

@@ -18,6 +18,7 @@ import pytest
 
 import agentkv as kv
 from agentkv._engine.loop import StepLoop
+from agentkv._storage.offload import InFile
 from tests.waiting import PATIENCE
 
 from .test_saving import MESSAGES, PROMPT, goes_on, nano
@@ -248,7 +249,7 @@ async def test_nothing_is_kept_of_a_branch_that_is_closed_or_could_not_leave(
         links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
         return sum("(deleted)" in os.readlink(link) for link in links if os.path.islink(link))
 
-    def full(fd: int, data: object, at: int) -> int:
+    def full(store: InFile, rows: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     def post_and_linger(loop: StepLoop, done: Callable[[], None]) -> None:
@@ -264,7 +265,7 @@ async def test_nothing_is_kept_of_a_branch_that_is_closed_or_could_not_leave(
         gc.disable()  # nothing waits for the collector
         try:
             if to == "full disk":
-                monkeypatch.setattr(os, "pwrite", full)
+                monkeypatch.setattr(InFile, "put", full)
                 with pytest.raises(kv.SnapshotError, match="No space left"):
                     await branch.offload(tmp_path)
             else:

@@ -32,8 +32,8 @@ def check_keys() -> None:
         import termios  # noqa: F401
     except ImportError as error:
         raise InvalidInput(
-            "this system has no termios, by which a chat reads the keys of a terminal; pipe messages into `agentkv "
-            "chat`, one a line, or use Linux, macOS or WSL"
+            "this system has no termios, by which the keys of a terminal are read; give a pipe or a file as stdin, or "
+            "use Linux, macOS or WSL"
         ) from error
 
 

@@ -54,8 +54,13 @@ class ResumeOptions:
 async def resuming(how: ResumeOptions) -> None:
     """Opens the model and goes on with the turn. Ctrl-C and SIGTERM stop it, and raise SystemExit.
 
-    Raises as `Context.open` and `UnfinishedRun.stream` do, and InvalidInput for tools that are missing.
+    Raises as `Context.open` and `UnfinishedRun.stream` do, and InvalidInput for tools that are missing, and at a terminal
+    whose keys cannot be read.
     """
+    if _at_terminal():
+        from .keys import check_keys
+
+        check_keys()
     agent: Agent[None, str] = Agent(
         how.run.start.instructions,
         tools=_tools(how),
@@ -107,10 +112,14 @@ async def _left(journal: Journal, context: Context, how: ResumeOptions) -> Unfin
     )
 
 
+def _at_terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty() and stdout.is_terminal
+
+
 @asynccontextmanager
 async def _keyboard(group: TaskGroup) -> AsyncIterator[TypedAhead | None]:
     """Keys of the person who may approve calls; None without a terminal."""
-    if not (sys.stdin is not None and sys.stdin.isatty() and stdout.is_terminal):
+    if not _at_terminal():
         yield None
         return
     from prompt_toolkit.input import create_input

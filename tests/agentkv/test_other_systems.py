@@ -60,11 +60,12 @@ for name in sys.argv[2:]:
 """
 # What the rows have at hand, and one line of JSON about each.
 PLAYING = """
-import contextlib, io, threading, urllib.request
+import contextlib, io
 from pathlib import Path
 import anyio
 import agentkv as kv
 from agentkv._aio.signals import received_signals
+from agentkv.trace import record
 from agentkv.cli import app
 class CommandFailed(Exception):
     pass
@@ -139,10 +140,11 @@ with opened().sync() as ctx, ctx.load(given / "saved.kv") as branch:
     Row(
         "offload to a file",
         """
-with opened().sync() as ctx, ctx.branch("Hello, who are you? " * 8) as branch, ctx.branch("Hello") as other:
-    before = branch.generate(max_tokens=4).text
-    cells = branch.offload(folder)
-    return cells > 0 and branch.offloaded and len(branch.generate(max_tokens=4).text) > 0 and not branch.offloaded
+with opened().sync() as ctx, ctx.branch("Hello, who are you? " * 8) as branch:
+    before = branch.mark()
+    first = branch.generate(max_tokens=4).tokens
+    branch.rollback(before)
+    return branch.offload(folder) > 0 and branch.generate(max_tokens=4).tokens == first
 """,
         "works: True",
     ),
@@ -224,7 +226,7 @@ command("inspect", given / "model.gguf", "--quality")
         "record a trace, and write its page",
         """
 async def recorded():
-    async with opened() as ctx, kv.trace.record(ctx, folder / "trace"):
+    async with opened() as ctx, record(ctx, folder / "trace"):
         await ctx.branch("Hello")
 anyio.run(recorded)
 command("view", folder / "trace", "--no-open")
@@ -246,7 +248,20 @@ with opened(journal=kv.Journal(folder / "runs.db")).sync() as ctx, ctx.trunk(age
         """
 command("chat", "qwen3:0.6b", stdin=Terminal())
 """,
-        r"CommandFailed: 1: error: this system has no termios, .* pipe messages .* or use Linux, macOS or WSL",
+        r"CommandFailed: 1: error: this system has no termios, .* a pipe or a file as stdin, or use Linux, macOS or WSL",
+    ),
+    Row(
+        "agentkv runs resume at a terminal",
+        """
+from agentkv.terminal import resuming
+resuming.stdout = type(resuming.stdout)(force_terminal=True)
+before, sys.stdin = sys.stdin, Terminal()
+try:
+    anyio.run(resuming.resuming, None)
+finally:
+    sys.stdin = before
+""",
+        "InvalidInput: this system has no termios",
     ),
     Row(
         "a piped chat",
@@ -268,30 +283,12 @@ return anyio.run(received)
         "works: SIGTERM",
     ),
     Row(
-        "agentkv serve, until Ctrl-C",
-        """
-from agentkv.serve import run
-said = []
-def say(text):
-    said.append(text.split()[0])
-    if text.startswith("serving"):
-        threading.Thread(target=stop, args=[text.split()[3].removesuffix("/v1")]).start()
-def stop(url):
-    with contextlib.suppress(OSError):  # it answers, so it waits for signals
-        urllib.request.urlopen(url + "/v1/models").close()
-    os.kill(os.getpid(), signal.SIGINT)
-run._say = say
-command("serve", kv.models.nano(), "--port", "0", "--threads", "1")
-return said
-""",
-        r"works: \['opening', 'serving', 'stopping', 'stopped'\]",
-    ),
-    Row(
         "agentkv doctor",
         """
-return command("doctor")
+from agentkv.cli import doctor
+return dict(doctor._machine())["memory"]
 """,
-        "works: .*nano",
+        "works: unknown",
     ),
 )
 

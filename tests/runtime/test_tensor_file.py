@@ -54,6 +54,13 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert read(path) == {spec.name: content(spec).tobytes() for spec in SPECS}
 
 
+def test_without_names_of_open_files_it_is_read_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    write(path)
+    monkeypatch.setattr("agentkv_runtime.tensor_file._OPEN_FILES", str(tmp_path / "none"))
+    assert read(path) == {spec.name: content(spec).tobytes() for spec in SPECS}
+
+
 def test_others_read_it_as_safetensors(tmp_path: Path) -> None:
     write(tmp_path / "file")
     with safetensors.safe_open(tmp_path / "file", "numpy") as opened:

@@ -54,8 +54,8 @@ class ResumeOptions:
 async def resuming(how: ResumeOptions) -> None:
     """Opens the model and goes on with the turn. Ctrl-C and SIGTERM stop it, and raise SystemExit.
 
-    Raises as `Context.open` and `UnfinishedRun.stream` do, and InvalidInput for tools that are missing, and at a terminal
-    whose keys cannot be read.
+    Raises as `Context.open` and `UnfinishedRun.stream` do, and InvalidInput for tools that are missing, and for a
+    terminal whose keys cannot be read.
     """
     if _at_terminal():
         from .keys import check_keys

@@ -111,7 +111,8 @@ def remove_leftovers(folder: Path, prefix: str = _PREFIX) -> None:
 def put_in_place(path: Path, data: bytes, mode: int = 0o666) -> None:
     """Replaces the file at `path` atomically; a new one gets `mode`. Raises OSError, leaving the old file."""
     if not HAS_LOCKS:
-        return _put_without_lock(path, data)
+        _put_without_lock(path, data)
+        return
     file = FreshFile(path, mode)
     try:
         file.write(0, data)
@@ -119,7 +120,6 @@ def put_in_place(path: Path, data: bytes, mode: int = 0o666) -> None:
     except BaseException:
         file.discard()
         raise
-    return None
 
 
 def _put_without_lock(path: Path, data: bytes) -> None:

@@ -205,7 +205,9 @@ def _open_torch(options: Options) -> tuple[Any, ModelInfo, Tokenizer, Window]:
         window=options.window or 0,
         sinks=options.sinks,
     )
-    linear = [shape.kept.has_states for shape in session.model.cached.shapes]
+    shapes = session.model.cached.shapes
+    options.check_rows(any(shape.kept == Kept.LATENT for shape in shapes))
+    linear = [shape.kept.has_states for shape in shapes]
     options.check_states(any(linear))
     window = window_of((0,) * session.model.cached.n_layers, options.window, options.sinks, linear)
     info = ModelInfo(

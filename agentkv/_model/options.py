@@ -42,7 +42,7 @@ class Options:
     prefix_cache_bytes: int
 
     def __post_init__(self) -> None:
-        if self.device is not None and not isinstance(self.device, str):
+        if self.device is not None and (not isinstance(self.device, str) or not self.device):
             raise InvalidInput(
                 f"device is {preview(self.device)}, but it must be None or a device name of torch, such as 'cuda'"
             )

@@ -80,3 +80,10 @@ async def test_a_hugging_face_folder_runs_on_torch_where_it_is_asked_for(
     async with kv.Context.open(tiny_hf_folder("phi3"), capacity=64, **options) as ctx:  # type: ignore[arg-type]
         assert ctx.model_info.backend == "torch"
         assert len((await (await ctx.branch("The quick")).generate(max_tokens=4)).tokens) == 4
+
+
+@pytest.mark.parametrize("kv_dtype", ["int8", "int4", "int8/int4"])
+async def test_latents_are_no_codes(tiny_hf_folder: FolderFactory, kv_dtype: str) -> None:
+    with pytest.raises(kv.InvalidInput, match=r"latent attention.*give kv_dtype='fp16'"):
+        async with kv.Context.open(tiny_hf_folder("deepseek3"), 64, kv_dtype, backend="torch"):
+            pytest.fail("opened")

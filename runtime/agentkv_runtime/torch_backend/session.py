@@ -219,7 +219,7 @@ def _check_device(device: str) -> None:
 
     try:
         torch.ones(1, device=device).tolist()
-    except (AssertionError, RuntimeError) as error:  # the first for a torch without CUDA
+    except (AssertionError, ImportError, RuntimeError) as error:  # without CUDA; without another package's device
         raise BackendError(
             f"torch {torch.__version__} cannot compute on device {device!r}: {str(error).partition(chr(10))[0]}. Leave "
             "device out for the CPU, or install a torch that was built for it"

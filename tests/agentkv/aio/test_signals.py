@@ -9,6 +9,7 @@ from pathlib import Path
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 import pytest
 
 from agentkv._aio.signals import received_signals
@@ -49,15 +50,12 @@ async def test_who_waits_can_be_cancelled() -> None:
             group.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_handlers_of_before_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    def lacks(*_: object) -> None:
-        raise NotImplementedError
-
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # trio raises anew what nobody took
+@pytest.mark.usefixtures("handlers")
+async def test_handlers_of_before_are_put_back() -> None:
     def of_before(*_: object) -> None:
         pass
 
-    monkeypatch.setattr(asyncio.SelectorEventLoop, "add_signal_handler", lacks)
     earlier = signal.signal(KINDS[0], of_before)
     try:
         with received_signals(*KINDS):
@@ -73,6 +71,19 @@ async def test_handlers_of_before_are_put_back(monkeypatch: pytest.MonkeyPatch) 
 def test_nobody_asks_an_event_loop_that_may_have_none() -> None:
     asks = re.compile(r"\b(open_signal_receiver|add_signal_handler)\b")
     assert [path.name for path in AGENTKV.rglob("*.py") if asks.search(path.read_text())] == ["signals.py"]
+
+
+@pytest.mark.usefixtures("handlers")
+async def test_on_another_thread_it_is_refused_and_nothing_is_changed() -> None:
+    before = [signal.getsignal(kind) for kind in KINDS]
+
+    async def receive() -> None:
+        with received_signals(*KINDS):
+            pass
+
+    with pytest.raises((RuntimeError, ValueError), match="main thread"):
+        await anyio.to_thread.run_sync(anyio.run, receive)
+    assert [signal.getsignal(kind) for kind in KINDS] == before
 
 
 async def _raise_soon(number: signal.Signals) -> None:

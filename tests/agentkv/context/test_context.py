@@ -186,6 +186,7 @@ async def test_branches_of_two_contexts_do_not_mix(open_context: OpenContext) ->
         ({"speculative": object()}, "speculative"),
         ({"backend": "gpu"}, "backend"),
         ({"device": 3}, "device"),
+        ({"device": ""}, "device"),
     ],
 )
 async def test_options_out_of_range_are_refused_by_name(folder: Path, options: dict, name: str) -> None:

@@ -6,7 +6,7 @@ set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64 -L /usr/aarch64-linux-gnu)
 
-# Python of that machine, as tests/arm/root.py unpacks it: what the native modules are compiled for.
+# Python of that machine, as tests/arm/machine.py unpacks it: what the native modules are compiled for.
 set(AGENTKV_ARM_ROOT "" CACHE PATH "Folder of a Debian root of arm64 with libpython3-dev")
 list(APPEND CMAKE_TRY_COMPILE_PLATFORM_VARIABLES AGENTKV_ARM_ROOT)
 if(AGENTKV_ARM_ROOT)

@@ -5,6 +5,7 @@ python -m tests.arm
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -108,6 +109,7 @@ def told(what: str, same: bool) -> bool:
 
 def main() -> None:
     """Exits with 1 where anything differs."""
+    argparse.ArgumentParser(prog="python -m tests.arm", description=(__doc__ or "").partition("\n")[0]).parse_args()
     if missing := machine.missing_tools():
         sys.exit(f"make test-arm needs packages of Debian that are not here: apt-get install {' '.join(missing)}")
     print("==> Unpacking Python and wheels for Arm into build/arm (once)", flush=True)

@@ -1,6 +1,6 @@
 """Compiles for macOS and Windows with zig, and runs what it can of Windows under wine.
 
-python -m tests.platforms [--only ROOM ...] [--jobs N] [TARGET ...]
+python -m tests.platforms [--only ROOM]... [--jobs N] [TARGET ...]
 """
 
 from __future__ import annotations
@@ -86,13 +86,27 @@ def find_wine() -> str | None:
     return shutil.which("wine64") or shutil.which("wine") or shutil.which("wine64", path="/usr/lib/wine")
 
 
+def asked() -> argparse.Namespace:
+    """What the command line says. Exits with 2 where it names what there is not, or zig is missing."""
+    parser = argparse.ArgumentParser(prog="python -m tests.platforms", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=", ".join(TARGETS))
+    parser.add_argument("--only", action="append", default=[], choices=ROOMS, metavar="ROOM", help=", ".join(ROOMS))
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N")
+    options = parser.parse_args()
+    options.targets = options.targets or TARGETS
+    for target in options.targets:
+        if target not in TARGETS:
+            parser.error(f"no target {target!r}; there are {', '.join(TARGETS)}")
+    if options.jobs < 1:
+        parser.error(f"--jobs is {options.jobs}, but it must be at least 1")
+    if not ZIG.exists():
+        parser.error("zig is not here; `make check-platforms` installs it first")
+    return options
+
+
 def main() -> None:
     """Exits with 1 where anything fails."""
-    parser = argparse.ArgumentParser(prog="python -m tests.platforms", description=__doc__)
-    parser.add_argument("targets", nargs="*", default=TARGETS, metavar="TARGET", help=", ".join(TARGETS))
-    parser.add_argument("--only", nargs="+", default=[], metavar="ROOM", help=", ".join(ROOMS))
-    parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    options = parser.parse_args()
+    options = asked()
     print(f"==> Left out, for the lack of headers for these machines: {', '.join(LEFT_OUT)}", flush=True)
     passed = []
     for target in options.targets:

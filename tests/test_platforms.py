@@ -58,6 +58,13 @@ def test_a_part_is_what_the_page_says(asked: Asked) -> None:
     assert asked("--only", "core", "--only", "cpu") == ([*TARGETS], ["core", "cpu"])
 
 
+def test_what_tests_are_linked_with_is_compiled() -> None:
+    assert platforms.wanted("x86_64-windows-gnu", ["core"]) == {"platform", "core"}
+    assert platforms.wanted("aarch64-macos", ["core"]) == {"core"}
+    for target in TARGETS:
+        assert platforms.wanted(target, []) == {*ROOMS}
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -104,13 +104,19 @@ def asked() -> argparse.Namespace:
     return options
 
 
+def wanted(target: str, only: list[str]) -> set[str]:
+    """Rooms that are compiled: of Windows also those that the tests of these are linked with."""
+    tested = TESTS if target == WINDOWS else {}
+    return {room for name in only or ROOMS for room in (name, *tested.get(name, ()))}
+
+
 def main() -> None:
     """Exits with 1 where anything fails."""
     options = asked()
     print(f"==> Left out, for the lack of headers for these machines: {', '.join(LEFT_OUT)}", flush=True)
     passed = []
     for target in options.targets:
-        chosen = [unit for unit in units(target) if not options.only or unit.room in options.only]
+        chosen = [unit for unit in units(target) if unit.room in wanted(target, options.only)]
         passed.append(check(target, chosen, options.jobs))
     if WINDOWS in options.targets:
         if wine := find_wine():

@@ -63,8 +63,9 @@ def test_without_locks_nothing_begins_that_needs_them(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("none_here")
 def test_without_locks_small_files_are_replaced_as_a_whole(tmp_path: Path) -> None:
     put_in_place(tmp_path / "file", b"old")
-    put_in_place(tmp_path / "file", b"new")
+    put_in_place(tmp_path / "file", b"new", 0o600)
     assert (tmp_path / "file").read_bytes() == b"new"
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
     (tmp_path / "folder").mkdir()
     with pytest.raises(OSError, match="folder"):
         put_in_place(tmp_path / "folder", b"new")

@@ -7,6 +7,7 @@ import os
 import secrets
 import stat
 import threading
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -111,7 +112,7 @@ def remove_leftovers(folder: Path, prefix: str = _PREFIX) -> None:
 def put_in_place(path: Path, data: bytes, mode: int = 0o666) -> None:
     """Replaces the file at `path` atomically; a new one gets `mode`. Raises OSError, leaving the old file."""
     if not HAS_LOCKS:
-        _put_without_lock(path, data)
+        _put_without_lock(path, data, mode)
         return
     file = FreshFile(path, mode)
     try:
@@ -122,12 +123,12 @@ def put_in_place(path: Path, data: bytes, mode: int = 0o666) -> None:
         raise
 
 
-def _put_without_lock(path: Path, data: bytes) -> None:
+def _put_without_lock(path: Path, data: bytes, mode: int) -> None:
     """Replaces a file likewise on a system without locks, where what a killed writer leaves stays."""
     target = Path(os.path.realpath(path))
     unfinished = target.with_name(f"{_prefix(target)}{secrets.token_hex(8)}{_SUFFIX}")
     try:
-        with unfinished.open("xb") as file:
+        with open(unfinished, "xb", opener=partial(os.open, mode=mode)) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

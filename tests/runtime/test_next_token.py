@@ -55,7 +55,7 @@ def logits_of(folder: ModelFolder, tokens: list[int], said: list[int]) -> Any:
     return np.stack(rows)
 
 
-@pytest.fixture(scope="module", params=one_in(3, FAMILIES))
+@pytest.fixture(scope="module", params=one_in(6, FAMILIES))
 def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelFolder, Reference]:
     root = tmp_path_factory.mktemp(request.param)
     reference = write_with_layer(FAMILIES[request.param], root / "hf")

@@ -34,11 +34,7 @@ def needs_export(options: Options) -> bool:
         is_file, is_folder = is_gguf(options.path), is_hf_folder(options.path)
     except OSError:  # from looking at the path; opening it reports that
         return False
-    if options.device is not None and (is_file or options.backend not in (None, "torch")):
-        raise InvalidInput(
-            f"device is {options.device!r}, but only the torch backend takes one, and it runs no GGUF files; leave it "
-            "out"
-        )
+    options.check_device(is_file)
     if options.backend == "torch" or options.device is not None:
         if options.quant is not None:
             raise InvalidInput(

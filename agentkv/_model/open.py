@@ -236,9 +236,12 @@ def _open_torch(options: Options) -> tuple[Any, ModelInfo, Tokenizer, Window]:
 def _open_exported(options: Options, folder: ModelFolder) -> tuple[Any, ModelInfo, Tokenizer, Window]:
     from agentkv_runtime.programs import open_session, set_threads
 
-    if options.device is not None:
-        raise InvalidInput(f"device is {options.device!r}, but only the torch backend takes one; leave it out")
     manifest = folder.manifest
+    if options.device is not None:
+        raise InvalidInput(
+            f"device is {options.device!r}, but {options.path} was exported for backend {manifest.backend!r}, which "
+            "takes none; leave device out, or give backend='torch' for a Hugging Face folder"
+        )
     if options.backend not in (None, manifest.backend):
         raise ModelError(
             f"{options.path} was exported for backend {manifest.backend!r}, not {options.backend!r}; leave backend "

@@ -48,7 +48,7 @@ class Options:
             )
         checked: dict[str, object] = {
             "kv_dtype": checked_word(self.kv_dtype, "kv_dtype", KV_DTYPES),
-            "backend": None if self.backend is None else checked_word(self.backend, "backend", tuple(BACKENDS)),
+            "backend": None if self.backend is None else _checked_backend(self.backend),
             "quant": None if self.quant is None else checked_word(self.quant, "quant", QUANTIZATIONS),
             "capacity": checked_count(self.capacity, "capacity", 1, 2**31 - 1),
             "max_batch_tokens": checked_count(self.max_batch_tokens, "max_batch_tokens", 1, 2**31 - 1),
@@ -120,6 +120,21 @@ class Options:
                 "quantised; leave it out"
             )
 
+    def check_device(self, is_gguf: bool) -> None:
+        """Raises InvalidInput for a device where the torch backend, which alone takes one, does not run the model."""
+        if self.device is None or self.backend == "torch":
+            return
+        if self.backend is not None:
+            raise InvalidInput(
+                f"device is {self.device!r}, but backend {self.backend!r} takes none; leave device out, or give "
+                "backend='torch' for a Hugging Face folder"
+            )
+        if is_gguf:
+            raise InvalidInput(
+                f"device is {self.device!r}, but GGUF files run on backend 'cpu' or 'mlx', which take none; leave it "
+                "out, or give a Hugging Face folder"
+            )
+
     def check_backend(self, backend: str) -> None:
         """Raises InvalidInput for options that a backend does not support."""
         if self.quantize_after is not None and backend != "cpu":
@@ -127,3 +142,11 @@ class Options:
                 f"quantize_after is {self.quantize_after}, but the cells of backend {backend!r} cannot be quantised "
                 "where they are; leave it out, give kv_dtype='int8', or export the model with --backend cpu"
             )
+
+
+def _checked_backend(backend: object) -> str:
+    """One of BACKENDS. Raises InvalidInput, which says how a GPU is asked for."""
+    try:
+        return checked_word(backend, "backend", tuple(BACKENDS))
+    except InvalidInput as error:
+        raise InvalidInput(f"{error}; on a GPU: backend='mlx', or backend='torch' with device='cuda'") from None

@@ -9,6 +9,7 @@ from .sampling import Sampling
 
 _ELSEWHERE: Mapping[str, tuple[str, ...]] = {
     "capacity": ("n_ctx", "num_ctx", "ctx_size", "context_length", "max_model_len", "max_seq_len"),
+    "device": ("n_gpu_layers", "num_gpu", "device_map"),
     "instructions": ("system", "system_prompt", "prompt_template"),
     "kv_dtype": ("type_k", "type_v", "cache_type_k", "cache_type_v", "kv_cache_dtype"),
     "max_batch_tokens": ("n_batch", "num_batch", "max_num_batched_tokens"),

@@ -48,7 +48,7 @@ def test_on_a_gpu_floats_stay_as_wide_as_the_cache_has_them(
 
 @pytest.mark.parametrize("device", ["cuda:63", "mps:9", "meta", "hpu", "toaster"])
 def test_a_device_that_there_is_not_is_refused_before_weights_are_read(tmp_path: Path, device: str) -> None:
-    with pytest.raises(BackendError, match=rf"cannot compute on device '{device}': .*Leave device out"):
+    with pytest.raises(BackendError, match=rf"cannot compute on device '{device}': [^.].{{,200}}\. Leave device out"):
         open_torch_session(tmp_path / "no folder", capacity=40, device=device)
 
 

@@ -5,6 +5,7 @@ Imports torch only when a session is opened.
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["TorchSession", "open_torch_session"]
 
 WEIGHT_DTYPES = ("fp32", "fp16", "bf16")
+_FIRST_SENTENCE = re.compile(r"\n|\.\s")  # ends it: torch goes on for a page
 
 Rows = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
@@ -221,8 +223,8 @@ def _check_device(device: str) -> None:
         torch.ones(1, device=device).tolist()
     except (AssertionError, ImportError, RuntimeError) as error:  # without CUDA; without another package's device
         raise BackendError(
-            f"torch {torch.__version__} cannot compute on device {device!r}: {str(error).partition(chr(10))[0]}. Leave "
-            "device out for the CPU, or install a torch that was built for it"
+            f"torch {torch.__version__} cannot compute on device {device!r}: {_FIRST_SENTENCE.split(str(error))[0]}. "
+            "Leave device out for the CPU, or install a torch that was built for it"
         ) from error
 
 

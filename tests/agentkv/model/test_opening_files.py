@@ -7,11 +7,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from agentkv_runtime.folder.model_folder import read_model_folder
 from gguf import GGMLQuantizationType as Q
 
+import agentkv as kv
 from tests.conftest import FolderFactory
 from tests.models import VOCAB_SIZE
 from tests.runtime.gguf import tiny_files
@@ -86,6 +88,29 @@ def test_a_folder_that_needs_torch_says_why_and_what_to_install(
     assert "models of type gemma2 are not written without torch, so it is traced with torch" in said
     assert "torch is not installed: pip install torch==2.13.0" in said
     assert not list((tmp_path / "home" / "models").glob("*/*"))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        (
+            {"device": "cuda"},
+            kv.InvalidInput,
+            "GGUF files run on backend 'cpu' or 'mlx', which take none",
+        ),
+        ({"backend": "mlx", "device": "cpu"}, kv.InvalidInput, "backend 'mlx' takes none; leave device out"),
+        ({"backend": "torch"}, kv.ModelError, "is no folder, and backend 'torch' runs the folders"),
+        ({"backend": "torch", "device": "cpu"}, kv.ModelError, "is no folder, and backend 'torch' runs the folders"),
+    ],
+)
+async def test_a_file_runs_on_no_device_of_torchs(
+    tmp_path: Path, options: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    path, _ = tiny_file(tmp_path, "llama", Q.Q4_0)
+    with pytest.raises(error, match=says):
+        async with kv.Context.open(path, capacity=64, **options):
+            pytest.fail("opened")
 
 
 def test_a_file_that_needs_torch_says_what_to_install(tmp_path: Path, environment: dict[str, str]) -> None:

@@ -16,7 +16,7 @@ from tests.limits import family, stacks
 ROOT = Path(__file__).resolve().parents[1]
 TIMES = ROOT / "build" / "times"
 LIMIT_S = 55 * 60  # what a machine busy with four other processes needs, twice
-USUAL = "about 35 minutes on two idle cores"
+USUAL = "less than half an hour on two idle cores"
 SLOWEST = 10
 GRACE_S = 60.0  # to sum up in
 

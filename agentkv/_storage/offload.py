@@ -95,12 +95,12 @@ class InFile:
 
     def put(self, rows: Bytes) -> None:
         """Appends a slice."""
-        left = rows.reshape(-1).data
+        left, digest = rows.reshape(-1).data, xxhash.xxh3_128_digest(rows.data)
         with self._lock:
             self._file.seek(self._end)
             while left:
                 left = left[self._file.write(left) :]
-            self._slices.append((self._end, rows.shape, xxhash.xxh3_128_digest(rows.data)))
+            self._slices.append((self._end, rows.shape, digest))
             self._end += rows.nbytes
 
     def get(self, index: int) -> Bytes:

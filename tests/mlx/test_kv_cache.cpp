@@ -103,12 +103,18 @@ void test_values_in_keys() {
   }
 }
 
+// MLX adds up halves in another order on Arm, where errors are up to 5.5e-3; on x86-64 they are up to 4.0e-3.
+#ifdef __aarch64__
+constexpr float kHalfError = 8e-3f;
+#else
+constexpr float kHalfError = 5e-3f;
+#endif
+
 void test_narrow_activations() {
   for (const char* dtype : kDtypes) {
     Rig rig(dtype);
-    // MLX adds up halves in another order on Arm: errors of 5.5e-3 and 3.2e-2 there, 4.0e-3 and 2.2e-2 on x86-64.
-    CHECK(rig.step(std::vector<SeqId>(20, 0), 0, 0, mx::float16) < 8e-3f);
-    CHECK(rig.step({0}, 0, 0, mx::float16) < 8e-3f);
+    CHECK(rig.step(std::vector<SeqId>(20, 0), 0, 0, mx::float16) < kHalfError);
+    CHECK(rig.step({0}, 0, 0, mx::float16) < kHalfError);
     CHECK(rig.step({0, 1}, 0, 0, mx::bfloat16) < 4e-2f);
   }
 }

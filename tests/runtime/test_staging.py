@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
 
 import pytest
 from agentkv_runtime.errors import ModelFolderError
@@ -144,6 +146,29 @@ def export_together(root: Path) -> None:
         assert all(path.is_file() for path in out.iterdir()), i
 
 
+def interrupted_at_line(n: int, code: CodeType, action: Callable[[], object]) -> bool:
+    """Whether `action` has an n-th line in the file of `code`; there it is interrupted, as by a signal."""
+    left = n
+
+    def lines(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename != code.co_filename:
+            return None
+        left -= event == "line"
+        if event == "line" and left == 0:
+            raise KeyboardInterrupt
+        return lines
+
+    sys.settrace(lines)
+    try:
+        action()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
+
+
 def in_a_process(action: str, place: Path) -> None:
     """Runs one of the functions above on a folder, in a process without threads."""
     script = f"from pathlib import Path; from {__name__} import {action} as run; run(Path({str(place)!r}))"
@@ -166,6 +191,18 @@ def test_a_new_folder_appears_whole(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), staged(tmp_path / "c" / "d" / "model"):
         raise RuntimeError("the export")
     assert not (tmp_path / "c").exists()
+
+
+def test_an_export_that_is_interrupted_at_any_line_before_it_begins_leaves_nothing(tmp_path: Path) -> None:
+    def begin() -> None:
+        with staged(tmp_path / "a" / "model"):
+            sys.settrace(None)
+
+    lines = 0
+    while interrupted_at_line(lines + 1, staged.__wrapped__.__code__, begin):  # type: ignore[attr-defined]
+        lines += 1
+        assert list(tmp_path.iterdir()) == [], f"line {lines}"
+    assert lines > 20
 
 
 def test_what_killed_exports_left_goes_and_what_others_write_stays(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ mixes two models."""
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -34,14 +34,15 @@ def staged(out: Path) -> Iterator[Path]:
     check_locks()
     beside = out if out.is_dir() else out.parent
     missing = [folder for folder in (beside, *beside.parents) if not folder.exists()]
+    staging = beside / f"{PREFIX}{secrets.token_hex(8)}"  # named before it is made: a signal may interrupt any line
     try:
-        beside.mkdir(parents=True, exist_ok=True)
-        _sweep(beside)
-        with _fresh(beside) as folder:
-            try:
-                yield folder
-            finally:
-                shutil.rmtree(folder, ignore_errors=True)
+        try:
+            beside.mkdir(parents=True, exist_ok=True)
+            _sweep(beside)
+            with _fresh(staging):
+                yield staging
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
     except BaseException:
         for parent in missing:
             with ExitStack() as quietly:
@@ -95,16 +96,16 @@ def _move(source: Path, target: Path) -> None:
 
 
 @contextmanager
-def _fresh(beside: Path) -> Iterator[Path]:
+def _fresh(folder: Path) -> Iterator[None]:
     """Makes an empty folder, locked in the block."""
     with ExitStack() as held:
         while True:
-            folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=beside))
+            folder.mkdir(0o700, exist_ok=True)
             with suppress(FileNotFoundError, BlockingIOError):  # somebody took it for what a killed export left
                 held.enter_context(_held(folder))
                 if folder.exists():
                     break
-        yield folder
+        yield
 
 
 @contextmanager

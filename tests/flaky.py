@@ -24,6 +24,7 @@ from typing import NamedTuple
 from tests.run import pytest_command, run
 
 LIMIT_S = 3600.0
+SLOW_CALLS = Path(__file__).with_name("slow_calls")
 
 
 def _spin() -> None:
@@ -69,6 +70,7 @@ CONDITIONS = {
     "nice, beside two busy processes": Condition(lambda: beside(_spin, 2), prefix=("nice", "-n", "19")),
     "a busy disk": Condition(lambda: beside(_write, 4)),
     "looking seldom": Condition(prefix=("env", "AGENTKV_TESTS_POLL=0.5")),
+    "slow calls": Condition(prefix=("env", f"PYTHONPATH={SLOW_CALLS}")),
 }
 
 

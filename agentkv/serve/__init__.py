@@ -6,10 +6,20 @@
 `agentkv serve FOLDER` does the same from a shell.
 """
 
+from typing import TYPE_CHECKING
+
+import lazy_loader
+
 from .._types.extras import needs_extra
 
-with needs_extra("serve"):
-    from .app import application
-    from .settings import Settings
+if TYPE_CHECKING:
+    from .app import application as application
+    from .settings import Settings as Settings
 
-__all__ = ["Settings", "application"]
+# Who needs the listener alone waits for no protocol's types.
+_load, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={"app": ["application"], "settings": ["Settings"]})
+
+
+def __getattr__(name: str) -> object:
+    with needs_extra("serve"):
+        return _load(name)

@@ -18,10 +18,13 @@ from .._aio.signals import received_signals
 from .._console.console import escaped, stdout
 from .._context.model_pool import ModelPool
 from .._types.errors import InvalidInput, SnapshotMismatch
+from .._types.extras import needs_extra
 from ..trace import record
-from .app import application_of
-from .http.listener import bind_socket, listener
-from .models import Models, Offered
+
+with needs_extra("serve"):
+    from .app import application_of
+    from .http.listener import bind_socket, listener
+    from .models import Models, Offered
 
 if TYPE_CHECKING:
     import uvicorn

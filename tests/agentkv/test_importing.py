@@ -75,11 +75,12 @@ EXTRAS = [
     ("agentkv.adapters.mcp.server", "mcp", "mcp"),
     ("agentkv.adapters.mcp.serving", "mcp", "mcp"),
     ("agentkv.adapters.mcp.serving", "starlette", "mcp"),
-    ("agentkv.serve", "starlette", "serve"),
+    ("agentkv.serve:application", "starlette", "serve"),
     ("agentkv.serve.run", "uvicorn", "serve"),
     ("agentkv.serve.run", "h11", "serve"),
-    ("agentkv.serve", "anthropic", "serve"),
-    ("agentkv.serve", "prometheus_client", "serve"),
+    ("agentkv.serve.run", "openai", "serve"),
+    ("agentkv.serve:application", "anthropic", "serve"),
+    ("agentkv.serve:application", "prometheus_client", "serve"),
     ("agentkv.evaluation.serving", "uvicorn", "serve"),
     ("agentkv.evaluation.serving", "starlette", "serve"),
     ("agentkv.evaluation.server_runner", "openai", "serve"),
@@ -88,13 +89,13 @@ EXTRAS = [
 
 def test_what_needs_a_missing_package_says_which_extra_brings_it() -> None:
     script = (
-        "import importlib, json, sys; said = []\n"
+        "import json, pkgutil, sys; said = []\n"
         f"for name, missing, _ in {EXTRAS!r}:\n"
         "    for module in [module for module in sys.modules if module.split('.')[0] in ('agentkv', missing)]:\n"
         "        del sys.modules[module]\n"
         "    sys.modules[missing] = None\n"
         "    try:\n"
-        "        said.append(str(importlib.import_module(name)))\n"
+        "        said.append(str(pkgutil.resolve_name(name if ':' in name else f'{name}:')))\n"
         "    except ImportError as error:\n"
         "        said.append(str(error))\n"
         "    del sys.modules[missing]\n"
@@ -117,6 +118,14 @@ def test_an_extra_is_named_once_however_deep_its_import(error: ImportError, said
     with pytest.raises(type(error)) as raised, needs_extra("serve"), needs_extra("serve"):
         raise error
     assert str(raised.value) == said
+
+
+def test_who_serves_tools_loads_no_types_of_the_other_protocols() -> None:
+    script = (
+        "import json, sys; import agentkv.adapters.mcp.serving\n"
+        "print(json.dumps([name for name in ('anthropic', 'openai', 'prometheus_client') if name in sys.modules]))"
+    )
+    assert said_by(script) == []
 
 
 def test_extras_that_are_named_exist() -> None:

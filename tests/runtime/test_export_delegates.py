@@ -36,6 +36,7 @@ def test_the_program_is_that_of_all_of_executorchs_work(kind: str, quant: Any, m
 
     monkeypatch.setattr(packing, "_passes_if_needed", nullcontext)
     monkeypatch.setattr(DecomposingPartitioner, "transform_for_pre_decomposition", lambda _, program: program)
+    monkeypatch.setattr(program, "retraced_once", nullcontext)
     monkeypatch.setattr(program, "remember_outputs", lambda _: None)
     monkeypatch.setattr("agentkv_runtime.export.cpu.lowering.ProgramPartitioner", Recompiling)
     assert lowered(kind, quant) == short

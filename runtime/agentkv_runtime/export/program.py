@@ -19,6 +19,7 @@ from torch.export import ExportedProgram
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export.delegates import count_calls, refuse_lone_numbers, remember_outputs
 from agentkv_runtime.export.progress import Progress, Stage, reached
+from agentkv_runtime.export.retracing import retraced_once
 from agentkv_runtime.export.target import Lowering
 from agentkv_runtime.export.views import simplify_views
 from agentkv_runtime.folder.metadata import KvCacheMetadata, write_kv_cache_metadata
@@ -83,19 +84,20 @@ def _lowered(
     awaited = {name: each for program in methods.values() for name, each in _awaited(program).items()}
     tell("lowering the program")
     reached(Stage.LOWERING)
-    edge = to_edge_transform_and_lower(
-        dict(methods),
-        transform_passes=[*lowering.passes, simplify_views],
-        partitioner=[lowering.partitioner()],
-        constant_methods=write_kv_cache_metadata(
-            n_layers=metadata.n_layers,
-            n_kv_heads=metadata.n_kv_heads,
-            head_dim=metadata.head_dim,
-            windows=metadata.windows,
-            shapes=metadata.shapes,
-        ),
-        compile_config=EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True),
-    )
+    with retraced_once():
+        edge = to_edge_transform_and_lower(
+            dict(methods),
+            transform_passes=[*lowering.passes, simplify_views],
+            partitioner=[lowering.partitioner()],
+            constant_methods=write_kv_cache_metadata(
+                n_layers=metadata.n_layers,
+                n_kv_heads=metadata.n_kv_heads,
+                head_dim=metadata.head_dim,
+                windows=metadata.windows,
+                shapes=metadata.shapes,
+            ),
+            compile_config=EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True),
+        )
     for name in methods:
         lowering.finish(edge.exported_program(name))
         _load_rest(edge.exported_program(name))

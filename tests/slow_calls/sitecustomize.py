@@ -19,17 +19,30 @@ SLOW = {
 """Audited events (https://docs.python.org/3/library/audit_events.html) that another process or thread may see."""
 SHARE = 0.3
 LONGEST_S = 0.03
+OF_THE_TIME = 0.2  # the most of it that is slept through: who makes thousands of calls shall end, too
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | getattr(os, "O_DIRECTORY", 0)
 
-_random = random.Random()
+
+class Delays:
+    """The auditing hook of a process: sleeps before some calls."""
+
+    def __init__(self) -> None:
+        self._random = random.Random()
+        self._slept = 0.0
+        self._looked = time.monotonic()
+
+    def __call__(self, event: str, arguments: tuple[object, ...]) -> None:
+        """Hears of a call before it is made."""
+        changes = event in SLOW or (event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITES)
+        if changes and self._random.random() < SHARE:
+            now = time.monotonic()
+            self._slept = max(0.0, self._slept - OF_THE_TIME * (now - self._looked))
+            self._looked = now
+            if self._slept < 1.0:
+                seconds = self._random.uniform(0, LONGEST_S)
+                self._slept += seconds
+                time.sleep(seconds)
 
 
-def delay(event: str, arguments: tuple[object, ...]) -> None:
-    """Sleeps before some calls; the auditing hook of the process."""
-    changes = event in SLOW or (event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITES)
-    if changes and _random.random() < SHARE:
-        time.sleep(_random.uniform(0, LONGEST_S))
-
-
-sys.addaudithook(delay)
+sys.addaudithook(Delays())
 sys.setswitchinterval(1e-4)  # threads change places fifty times as often

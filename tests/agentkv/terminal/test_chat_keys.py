@@ -6,6 +6,7 @@ import os
 import random
 import re
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,23 +15,32 @@ from tests.rows import one_in
 from tests.waiting import NEVER
 
 from .chats import ANSWER, BABBLE, SitDown, tool_file, until_there
-from .person import ALT_ENTER, CTRL_C, CTRL_D, CTRL_Z
+from .person import ALT_ENTER, CTRL_C, CTRL_D, CTRL_Z, Person
+
+
+def until_it_meets(person: Person, attempt: Callable[[], None], *said: str) -> None:
+    """Attempts again until all of `said` comes of one attempt: an answer may end before what is typed comes."""
+    for _ in range(20):
+        before = [person.text.count(each) for each in said]
+        attempt()
+        person.prompted()
+        if all(person.text.count(each) > count for each, count in zip(said, before, strict=True)):
+            return
+        person.asks("/clear", "a new conversation on main")
+        person.prompted()
+    raise AssertionError("it never came; the screen:\n" + person.text)
 
 
 def test_ctrl_c_stops_an_answer_and_keeps_what_was_read(sit_down: SitDown) -> None:
     person = sit_down(*BABBLE)
-    for _ in range(20):  # a busy machine may show all of it before Ctrl-C comes
+
+    def stop() -> None:
         shown = len(person.text)
         person.say("Hello")
-        person.until(lambda shown=shown: len(person.text) > shown + 600)
+        person.until(lambda: len(person.text) > shown + 600)
         person.type(CTRL_C)
-        person.prompted()
-        if "(stopped; what is here stays)" in person.text:
-            break
-        person.say("/clear")
-        person.sees("a new conversation on main")
-        person.prompted()
-    assert "(stopped; what is here stays)" in person.text
+
+    until_it_meets(person, stop, "(stopped; what is here stays)")
     person.say("/branches")
     person.sees("* main")
     tokens = int(re.findall(r"\* main  ([0-9]+) tokens", person.text)[-1])
@@ -288,13 +298,17 @@ def test_a_line_typed_during_an_answer_enters_behind_its_message(sit_down: SitDo
 
 def test_a_line_with_a_mark_enters_at_once(sit_down: SitDown) -> None:
     person = sit_down(*BABBLE)
-    person.say("Hello")
-    person.until(lambda: len(person.lines) > 3 and any(person.lines[3:10]))
-    person.type("!Who are you?\r")
-    person.sees("> Who are you?")
-    person.type(CTRL_C)
-    person.sees("(stopped; what is here stays)")
-    person.prompted()
+
+    def enter_and_stop() -> None:
+        shown = len(person.text)
+        entered = person.text.count("\n> Who are you?")
+        person.say("Hello")
+        person.until(lambda: len(person.text) > shown + 100)
+        person.type("!Who are you?\r")
+        person.until(lambda: person.text.count("\n> Who are you?") > entered or person.is_prompted)
+        person.type(CTRL_C)
+
+    until_it_meets(person, enter_and_stop, "\n> Who are you?", "(stopped; what is here stays)")
     person.say("/rollback")
     person.sees("took back all from 'Who are you?' on")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from .person import Person
 
 ANSWER = "I am Nano, your desk agent."
-BABBLE = ("--temperature", "50", "--max-tokens", "3000", "--seed", "8")  # words at random: the one that ends an answer comes sooner or later
+BABBLE = ("--temperature", "50", "--max-tokens", "3000", "--seed", "8")  # words at random, some hundred of them
 TOOL = """
 import agentkv as kv, os, sys, time
 

@@ -37,7 +37,7 @@ quick: $(DONE)/test-deps $(DONE)/install ## Runs the tests that what has changed
 
 N ?= 20
 flaky: $(DONE)/test-deps $(DONE)/install ## Runs the suite N times under changing load and order, and counts what fails (hours)
-	@$(PY) -m tests.flaky --runs $(N) --workers $(JOBS)
+	@$(PY) -m tests.flaky --runs $(N) --workers $(JOBS) $(FLAKY)
 
 mutants: $(DONE)/test-deps $(DONE)/install ## Breaks modules on purpose (MUTANTS='--count 8 agentkv/_engine/loop.py') and shows what no test notices
 	@$(PY) -m tests.mutants $(MUTANTS)
@@ -104,7 +104,7 @@ test-clients: $(DONE)/test-deps $(DONE)/install $(CLIENTS)/done ## Runs Claude C
 bench-vllm: $(DONE)/test-deps $(DONE)/install $(VLLM)/done ## Measures remote branches beside the openai client, and two replicas
 	@AGENTKV_VLLM_PYTHON=$(CURDIR)/$(VLLM)/bin/python $(PY) -m tests.vllm.bench
 
-soak: $(DONE)/test-deps $(DONE)/install ## Runs the random tests in large counts, seeded (an hour or so)
+soak: $(DONE)/test-deps $(DONE)/install ## Runs the random tests in large counts, and the rows that `make test` leaves out (an hour or so)
 	@echo "==> Running the random tests in large counts"
 	@$(PY) -m pytest -q -s -m soak --timeout=0
 

@@ -48,6 +48,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("modules", nargs="+", type=Path)
     options = parser.parse_args()
+    for path in options.modules:
+        if path.suffix != ".py" or not path.is_file():
+            parser.error(f"{path} is no Python file here; name a module as agentkv/_engine/loop.py")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that a module is put back
     rng, alive = random.Random(options.seed), 0
     work = [(path, mutant) for path in options.modules for mutant in some(path, options.count, rng)]
@@ -56,7 +59,9 @@ def main() -> int:
         outcome = tried(path.resolve(), mutant.source)
         alive += outcome == "alive"
         print(f"{outcome:7} {path}:{mutant.line}  {mutant.before}  ->  {mutant.after}", flush=True)
-    print(f"\n{alive} of {len(work)} are alive: each is the same program, or wants a test")
+    print(f"\n{alive} of {len(work)} are alive")
+    if alive:  # tests that lie further away, and notice it by the way, did not run
+        print("each is the same program, or wants a test: one that mirrors its module, as only the nearest ran")
     return 0
 
 

@@ -37,9 +37,14 @@ def main() -> int:
     parser.add_argument("-n", "--workers", type=int, default=2)
     parser.add_argument("--list", action="store_true", help="names the files and runs nothing")
     options = parser.parse_args()
-    changed = list(changes(options.since))
+    try:
+        changed = list(changes(options.since))
+    except subprocess.CalledProcessError:  # git has said what it does not know
+        parser.error(f"--since is {options.since!r}, but it must be a commit or a branch")
     chosen = choose(changed, BUDGET_S * options.workers)
     print(f"==> {len(changed)} changed files, {len(chosen)} test files: {' '.join(chosen[:4])} ...", flush=True)
+    if left := [name for name in nearest(changed) if name not in chosen]:
+        print(f"==> {len(left)} further files take longer than is left: {' '.join(left[:4])} ...", flush=True)
     if options.list or not chosen:
         print("\n".join(chosen) or "nothing has changed: --since COMMIT looks further back")
         return 0
@@ -54,19 +59,19 @@ def changes(since: str) -> Iterator[Path]:
 
 
 def choose(changed: Iterable[Path], budget: float) -> list[str]:
-    """Test files, the nearest first, as many as fit into the budget of seconds."""
+    """Test files, the nearest first, as many as fit into the budget of seconds; one that does not is passed over."""
     seconds, chosen = seconds_of_files(TIMES), []
     for name in nearest(changed):
-        budget -= seconds.get(name, UNKNOWN_S)
-        if budget < 0 and chosen:
-            break
-        chosen.append(name)
+        needed = seconds.get(name, UNKNOWN_S)
+        if needed <= budget or not chosen:
+            budget -= needed
+            chosen.append(name)
     return chosen
 
 
 def nearest(changed: Iterable[Path]) -> list[str]:
-    """Test files by their distance from what has changed."""
-    files, importers = modules(), graph()
+    """Test files by their distance from what has changed; those that changed themselves are the first."""
+    files, importers, changed = modules(), graph(), set(changed)
     distance = {name: 0 for path in changed for name in beside(path, files)}
     queue = collections.deque(distance)
     while queue:
@@ -75,7 +80,10 @@ def nearest(changed: Iterable[Path]) -> list[str]:
             distance[importer] = distance[name] + 1
             queue.append(importer)
     tests = [name for name in distance if files.get(name, ROOT).name.startswith("test_")]
-    return [str(files[name].relative_to(ROOT)) for name in sorted(tests, key=lambda name: (distance[name], name))]
+    return [
+        str(files[name].relative_to(ROOT))
+        for name in sorted(tests, key=lambda name: (distance[name], files[name] not in changed, name))
+    ]
 
 
 def beside(path: Path, files: dict[str, Path]) -> Iterator[str]:

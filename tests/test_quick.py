@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
-from tests.quick import ROOT, nearest
+from tests import quick
+from tests.quick import ROOT, choose, nearest
 
 CHANGES = [
     ("agentkv/output/json_schema.py", "tests/agentkv/output/test_json_schema.py"),
@@ -21,5 +25,23 @@ def test_the_tests_of_a_change_come_early(changed: str, test: str) -> None:
     assert test in nearest([ROOT / changed])[:24]
 
 
+def test_a_test_that_changed_is_the_first() -> None:
+    changed = ["agentkv/output/json_schema.py", "tests/test_readme.py"]
+    assert nearest(map(ROOT.joinpath, changed))[0] == "tests/test_readme.py"
+
+
 def test_what_nothing_imports_breaks_nothing() -> None:
     assert nearest([ROOT / "LICENSE"]) == []
+
+
+def test_a_file_that_takes_too_long_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = [ROOT / "agentkv/output/json_schema.py"]
+    first, second, third = nearest(changed)[:3]
+    lines = [
+        json.dumps({"kind": "test", "name": f"{name}::test", "wall": wall, "cpu": wall})
+        for name, wall in ((first, 1.0), (second, 9.0), (third, 1.0))
+    ]
+    (tmp_path / "1.jsonl").write_text("\n".join(lines))
+    monkeypatch.setattr(quick, "TIMES", tmp_path)
+    assert choose(changed, 2.0) == [first, third]
+    assert choose(changed, 0.5) == [first]  # the nearest is run in any case

@@ -137,9 +137,13 @@ def table(folder: Path, name: str, rows: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("tables", nargs="*", choices=[[], *TABLES], default=[])
+    parser.add_argument("tables", nargs="*", metavar="table", help=f"of {', '.join(TABLES)}; without: all")
     parser.add_argument("--rows", type=int, default=25)
     options = parser.parse_args()
+    if unknown := set(options.tables) - set(TABLES):
+        parser.error(f"there is no table {', '.join(sorted(unknown))}; there are: {', '.join(TABLES)}")
+    if not any(_lines(options.folder)):
+        parser.error(f"nothing is recorded in {options.folder}: `make test` does that")
     for name in options.tables or TABLES:
         print(table(options.folder, name, options.rows), end="\n\n")
 

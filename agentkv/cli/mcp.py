@@ -15,7 +15,7 @@ from .options import ThreadsOption
 def mcp(
     model: Annotated[
         Path | None,
-        typer.Argument(metavar="[FOLDER]", help="Model folder, or the name of a model that was pulled; without: nano."),
+        typer.Argument(metavar="[FOLDER]", help="Model folder or GGUF file, or a name, as qwen3:0.6b; without: nano."),
     ] = None,
     http: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Listen there (streamable HTTP); without: stdin and stdout.")

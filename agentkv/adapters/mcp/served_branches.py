@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from ..._context.context import Context
 from ..._context.named_branches import NamedBranch, NamedBranches
 from ..._types.checks import ChatMessage
 from ..._types.errors import InvalidInput, TooManyBranches
+from ..._types.show import shortened
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
 
@@ -48,9 +50,10 @@ class ServedBranches:
         await self._branches.close(name)
 
     async def load(self, file: str) -> list[NamedBranch[None]]:
-        """Loads the branches of a saved file. Raises as `Context.load_all` does, and TooManyBranches."""
+        """Loads the branches of a saved file. Raises as `Context.load_all` does, InvalidInput and TooManyBranches."""
+        path = self._saved(file)
         with self._branches.reserve(1):
-            loaded = list((await self._context.load_all(self.path(file))).values())
+            loaded = list((await self._context.load_all(path)).values())
         try:
             self._branches.check_room(len(loaded))
         except TooManyBranches:
@@ -69,6 +72,10 @@ class ServedBranches:
             raise InvalidInput(f"file is {file!r}, which is a link there, and may lead out of the folder")
         return self.folder / file
 
+    def without_folder(self, text: str) -> str:
+        """Names files in a text as clients do: where the folder is on this machine, they are not told."""
+        return text if self.folder is None else text.replace(f"{self.folder}{os.sep}", "")
+
     def tree(self) -> str:
         """Text that lists all branches, each below its parent."""
         lines = []
@@ -76,6 +83,13 @@ class ServedBranches:
             end = " ".join(entry.branch.text[-60:].split())
             lines.append(f"{'  ' * depth}{entry.name}: {len(entry.branch)} tokens, ... {end}")
         return "\n".join(lines) or "no branches yet"
+
+    def _saved(self, file: str) -> Path:
+        path = self.path(file)
+        if not path.is_file():
+            names = sorted(found.name for found in path.parent.iterdir() if _FILE_NAME.fullmatch(found.name))
+            raise InvalidInput(f"no file {file!r} is saved; there are: {shortened(', '.join(names)) or 'none yet'}")
+        return path
 
     def _put(self, branch: Branch, parent: str | None) -> NamedBranch[None]:
         return self._branches.add(f"b{next(self._numbers)}", branch, None, parent)

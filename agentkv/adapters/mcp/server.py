@@ -81,7 +81,7 @@ class BranchTools:
         ]
         if self._branches.folder is not None:
             verbs += [self.save, self.load]
-        return [_strict(Tool.from_function(_told_why(verb))) for verb in verbs]
+        return [_strict(Tool.from_function(_told_why(verb, self._branches))) for verb in verbs]
 
     async def new_branch(self, text: str | None = None, messages: list[dict[str, Any]] | None = None) -> BranchResult:
         """A new branch that has read a text, or chat messages ({"role", "content"}); empty without either."""
@@ -188,13 +188,13 @@ def _strict(tool: Tool) -> Tool:
     return tool
 
 
-def _told_why(verb: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+def _told_why(verb: Callable[P, Awaitable[R]], branches: ServedBranches) -> Callable[P, Awaitable[R]]:
     @wraps(verb)
     async def telling(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return await verb(*args, **kwargs)
         except AgentKVError as error:  # the MCP SDK hides the messages of other errors
-            raise ToolError(str(error)) from error
+            raise ToolError(branches.without_folder(str(error))) from error
 
     return telling
 

@@ -128,8 +128,14 @@ async def test_files_stay_in_their_folder(tmp_path: Path) -> None:
         await call(client, "new_branch", text="Hello")
         for name in ("../out", "/tmp/out", "a/b", "", ".hidden", "a\0b", "x" * 200):
             assert "plain name" in await refused(client, "save", branch="b1", file=name)
-        assert "no" in await refused(client, "load", file="none.kv")
+        assert "no file 'none.kv' is saved; there are: none yet" in await refused(client, "load", file="none.kv")
         assert not any(tmp_path.iterdir())  # noqa: ASYNC240
+        await call(client, "save", branch="b1", file="talk.kv")
+        assert "there are: talk.kv" in await refused(client, "load", file="none.kv")
+        (tmp_path / "cut.kv").write_bytes(b"cut")
+        cut = await refused(client, "load", file="cut.kv")
+        assert "cut.kv" in cut
+        assert str(tmp_path) not in cut  # a client knows files by their names alone
         (tmp_path / "link").symlink_to(tmp_path.parent / "out")
         for verb, branch in (("save", {"branch": "b1"}), ("load", {})):
             assert "a link there" in await refused(client, verb, **branch, file="link")

@@ -87,7 +87,7 @@ class ServedBranches:
     def _saved(self, file: str) -> Path:
         path = self.path(file)
         if not path.is_file():
-            names = sorted(found.name for found in path.parent.iterdir() if _FILE_NAME.fullmatch(found.name))
+            names = sorted(found.name for found in path.parent.glob("*") if _FILE_NAME.fullmatch(found.name))
             raise InvalidInput(f"no file {file!r} is saved; there are: {shortened(', '.join(names)) or 'none yet'}")
         return path
 

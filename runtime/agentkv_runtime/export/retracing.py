@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -27,17 +28,19 @@ _OF_ONE_CALL: tuple[Any, ...] = (
     RemoveMixedTypeOperators,
 )
 _AllAtOnce = type("_AllAtOnce", _OF_ONE_CALL, {})  # where the base class of each is the next one
+_one_at_a_time = threading.RLock()  # ExecuTorch is not made for threads, and two would not put back what it had
 
 
 @contextmanager
 def retraced_once() -> Iterator[None]:
-    """Has ExecuTorch run those of its passes in one retrace in the block."""
-    passes_of = _program._get_aten_to_edge_passes
-    _program._get_aten_to_edge_passes = lambda config: _merged(*passes_of(config))
-    try:
-        yield
-    finally:
-        _program._get_aten_to_edge_passes = passes_of
+    """Has ExecuTorch run those of its passes in one retrace in the block, in one thread at a time."""
+    with _one_at_a_time:
+        passes_of = _program._get_aten_to_edge_passes
+        try:
+            _program._get_aten_to_edge_passes = lambda config: _merged(*passes_of(config))
+            yield
+        finally:
+            _program._get_aten_to_edge_passes = passes_of
 
 
 def _merged(before: Passes, after: Passes) -> tuple[Passes, Passes]:

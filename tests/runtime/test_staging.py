@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 from agentkv_runtime.errors import ModelFolderError
+from agentkv_runtime.folder import staging as staging_module
 from agentkv_runtime.folder.model_folder import read_model_folder
 from agentkv_runtime.folder.staging import holds_nothing, install, staged
 
@@ -203,6 +205,26 @@ def test_an_export_that_is_interrupted_at_any_line_before_it_begins_leaves_nothi
         lines += 1
         assert list(tmp_path.iterdir()) == [], f"line {lines}"
     assert lines > 20
+
+
+def test_a_folder_that_was_taken_is_not_made_again_under_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[Path] = []
+    held = staging_module._held
+
+    def held_late(folder: Path, **options: Any) -> Any:
+        if not taken:  # a second export, which swept meanwhile; a third has opened the same folder and goes on later
+            taken.append(folder)
+            folder.rmdir()
+        return held(folder, **options)
+
+    monkeypatch.setattr(staging_module, "_held", held_late)
+    with staged(tmp_path / "model") as folder:
+        (folder / "model.pte").touch()
+        shutil.rmtree(taken[0], ignore_errors=True)  # the third
+        assert (folder / "model.pte").exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_killed_exports_left_goes_and_what_others_write_stays(tmp_path: Path) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from executorch.exir.passes.normalize_transpose_pass import NormalizeTransposePass
-from executorch.exir.passes.remove_mixed_type_operators import RemoveMixedTypeOperators
 from executorch.exir.passes.replace_broken_ops_with_function_ops_pass import ReplaceBrokenOpsWithFunctionalOpsPass
 from executorch.exir.passes.scalar_to_tensor_pass import ScalarToTensorPass
 from executorch.exir.passes.sym_to_tensor_pass import SymToTensorPass
@@ -18,26 +18,28 @@ __all__ = ["retraced_once"]
 Passes = list[Callable[..., Any]]
 
 
-# Each looks at one call at a time, and hands it to its base class.
+# Each looks at one call at a time, and hands it to its base class. They follow each other: RemoveMixedTypeOperators,
+# which looks so, too, comes after passes that change dtypes (of a concatenation whose empty parts are dropped).
 _OF_ONE_CALL: tuple[Any, ...] = (
     NormalizeTransposePass,
     ReplaceBrokenOpsWithFunctionalOpsPass,
     ScalarToTensorPass,
     SymToTensorPass,
-    RemoveMixedTypeOperators,
 )
 _AllAtOnce = type("_AllAtOnce", _OF_ONE_CALL, {})  # where the base class of each is the next one
+_one_at_a_time = threading.RLock()  # ExecuTorch is not made for threads, and two would not put back what it had
 
 
 @contextmanager
 def retraced_once() -> Iterator[None]:
-    """Has ExecuTorch run those of its passes in one retrace in the block."""
-    passes_of = _program._get_aten_to_edge_passes
-    _program._get_aten_to_edge_passes = lambda config: _merged(*passes_of(config))
-    try:
-        yield
-    finally:
-        _program._get_aten_to_edge_passes = passes_of
+    """Has ExecuTorch run those of its passes in one retrace in the block, in one thread at a time."""
+    with _one_at_a_time:
+        passes_of = _program._get_aten_to_edge_passes
+        try:
+            _program._get_aten_to_edge_passes = lambda config: _merged(*passes_of(config))
+            yield
+        finally:
+            _program._get_aten_to_edge_passes = passes_of
 
 
 def _merged(before: Passes, after: Passes) -> tuple[Passes, Passes]:

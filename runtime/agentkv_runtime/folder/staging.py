@@ -34,15 +34,16 @@ def staged(out: Path) -> Iterator[Path]:
     check_locks()
     beside = out if out.is_dir() else out.parent
     missing = [folder for folder in (beside, *beside.parents) if not folder.exists()]
-    staging = beside / f"{PREFIX}{secrets.token_hex(8)}"  # named before it is made: a signal may interrupt any line
+    ours: list[Path] = []
     try:
         try:
             beside.mkdir(parents=True, exist_ok=True)
             _sweep(beside)
-            with _fresh(staging):
+            with _fresh(beside, ours) as staging:
                 yield staging
         finally:
-            shutil.rmtree(staging, ignore_errors=True)
+            for folder in ours:
+                shutil.rmtree(folder, ignore_errors=True)
     except BaseException:
         for parent in missing:
             with ExitStack() as quietly:
@@ -96,16 +97,19 @@ def _move(source: Path, target: Path) -> None:
 
 
 @contextmanager
-def _fresh(folder: Path) -> Iterator[None]:
-    """Makes an empty folder, locked in the block."""
+def _fresh(beside: Path, ours: list[Path]) -> Iterator[Path]:
+    """Makes an empty folder, locked in the block. `ours` gets its name, and those of folders that others took."""
     with ExitStack() as held:
         while True:
-            folder.mkdir(0o700, exist_ok=True)
+            # A name anew, as who took the last folder may yet remove what has its name.
+            folder = beside / f"{PREFIX}{secrets.token_hex(8)}"
+            ours.append(folder)  # before it is made: a signal may interrupt any line
+            folder.mkdir(0o700)
             with suppress(FileNotFoundError, BlockingIOError):  # somebody took it for what a killed export left
                 held.enter_context(_held(folder))
                 if folder.exists():
                     break
-        yield
+        yield folder
 
 
 @contextmanager

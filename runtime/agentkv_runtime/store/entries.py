@@ -194,10 +194,9 @@ def remove(name: str) -> None:
 def clear(key: str) -> None:
     """Removes the folder (or file) at the place of a key, if there is one. Requires the key's lock. Raises OSError."""
     place = models_folder() / key
-    if os.path.lexists(place):
-        gone = models_folder() / f"{PREFIX}{secrets.token_hex(8)}"  # the next export sweeps what is left of it
+    if place.is_dir() and not place.is_symlink():
+        gone = models_folder() / f"{PREFIX}{secrets.token_hex(8)}"  # an export sweeps it, beside this one or later
         place.rename(gone)
-        if gone.is_dir() and not gone.is_symlink():
-            shutil.rmtree(gone, ignore_errors=True)
-        else:
-            gone.unlink()
+        shutil.rmtree(gone, ignore_errors=True)
+    elif os.path.lexists(place):
+        place.unlink()

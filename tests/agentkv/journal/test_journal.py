@@ -11,6 +11,7 @@ import pytest
 
 import agentkv as kv
 from tests.agentkv.conftest import anyio_backend  # noqa: F401 - a fixture
+from tests.waiting import until
 
 from .crashes import QUESTION, Crash, call, copied, left_by, only_left, opened
 
@@ -128,9 +129,15 @@ async def test_approvals_that_were_given_count(tmp_path: Path) -> None:
     crash = Crash(tmp_path / "runs.db", "boss b")
     asked: list[str] = []
 
-    def approve(asks: kv.events.ApprovalAsked) -> bool:
-        asked.append(asks.call.arguments["what"])
-        return asks.call.arguments["what"] != "a"
+    async def approve(asks: kv.events.ApprovalAsked) -> bool:
+        what = asks.call.arguments["what"]
+        asked.append(what)
+        if what == "a":
+            return False
+        await until(lambda: "a" in asked)
+        while any(each.call.arguments["what"] == "a" for each in await journal.approvals()):
+            pass  # that it was denied is on its way to the journal: calls of one reply do not wait for each other
+        return True
 
     script = [[call("boss", what="a"), call("boss", what="b")], "Done."]
     for path, count in ((crash.path, 2), (crash.crashed, 0)):

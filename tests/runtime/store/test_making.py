@@ -15,6 +15,7 @@ import pytest
 from agentkv_runtime.errors import ExportError, StoreError
 from agentkv_runtime.export.asked import Options
 from agentkv_runtime.folder.model_folder import read_model_folder
+from agentkv_runtime.folder.staging import staged
 from agentkv_runtime.hf.load import load_model
 from agentkv_runtime.store.content import content_digest
 from agentkv_runtime.store.entries import Entry, entries, find, models_folder, remove
@@ -99,6 +100,21 @@ def test_one_export_for_all_who_ask(tiny_hf_folder: FolderFactory, tmp_path: Pat
     remove("owner/tiny")
     assert [set(entry.names) for entry in entries()] == [{str(source.resolve())}]
     remove(str(source.resolve()))
+    assert left_behind() == []
+
+
+def test_an_export_that_begins_may_sweep_what_is_being_removed(
+    tiny_hf_folder: FolderFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry, rename = make(tiny_hf_folder("llama", layers=1), "tiny"), Path.rename
+
+    def renamed(self: Path, target: Path) -> Path:
+        moved = rename(self, target)
+        with staged(entry.place):  # of another model
+            return moved
+
+    monkeypatch.setattr(Path, "rename", renamed)
+    remove("tiny")
     assert left_behind() == []
 
 

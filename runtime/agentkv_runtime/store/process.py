@@ -13,7 +13,7 @@ import signal
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import IO
+from typing import IO, Any
 
 from agentkv_runtime.errors import ExportError, StoreError
 from agentkv_runtime.folder.printable import path_text
@@ -31,13 +31,25 @@ _told_to_stop: list[int] = []
 
 def main() -> int:
     """Runs the requested export; returns the exit status."""
+    try:
+        _hear_signals()
+        lines = os.fdopen(os.dup(1), "w", encoding="utf-8")
+        os.dup2(2, 1)  # what anybody else prints is none of them
+        return _export(json.loads(sys.argv[1]), lines)
+    except BrokenPipeError:  # nobody waits for it any more
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _hear_signals() -> None:
     for told in _TOLD:
         signal.signal(told, _stop)
     if _HUNG_UP is not None and signal.getsignal(_HUNG_UP) != signal.SIG_IGN:  # it is ignored under nohup
         signal.signal(_HUNG_UP, _stop)
-    lines = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what anybody else prints is none of them
-    request = json.loads(sys.argv[1])
+
+
+def _export(request: dict[str, Any], lines: IO[str]) -> int:
     source = Path(request["source"])
     try:
         entry = export_once(
@@ -52,10 +64,6 @@ def main() -> int:
     except (ExportError, StoreError) as error:
         _say(lines, "error", str(error))
         return 1
-    except BrokenPipeError:  # nobody waits for it any more
-        return 1
-    except KeyboardInterrupt:
-        return 130
     return 0
 
 

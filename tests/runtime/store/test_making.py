@@ -92,8 +92,11 @@ def test_one_export_for_all_who_ask(tiny_hf_folder: FolderFactory, tmp_path: Pat
     assert {"owner/tiny", "owner/other", str(source.resolve())} == set(again.names)
     assert (found := find("owner/tiny")) is not None
     assert found.path == entry.path
+    assert find("owner/tiny", backend="cpu", quant=entry.options.quant) == found
     with pytest.raises(StoreError, match="agentkv pull owner/tiny --quant 8da4w"):
         find("owner/tiny", quant="8da4w")
+    with pytest.raises(StoreError, match="agentkv pull owner/tiny --backend mlx"):
+        find("owner/tiny", backend="mlx")
 
     # It goes with its last name.
     remove("owner/other")

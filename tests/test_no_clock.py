@@ -16,6 +16,7 @@ MEASURES = (
     "times.py",
     "run.py",
     "flaky.py",
+    "slow_calls",
     "limits.py",
 )  # by hand, for their times or against others' programs
 CLOCKS = {"monotonic", "perf_counter", "process_time", "thread_time", "monotonic_ns", "perf_counter_ns"}

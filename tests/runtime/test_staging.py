@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -148,13 +148,13 @@ def export_together(root: Path) -> None:
         assert all(path.is_file() for path in out.iterdir()), i
 
 
-def interrupted_at_line(n: int, code: CodeType, action: Callable[[], object]) -> bool:
-    """Whether `action` has an n-th line in the file of `code`; there it is interrupted, as by a signal."""
+def interrupted_at_line(n: int, action: Callable[[], object]) -> bool:
+    """Whether `action` has an n-th line in the module of staging; there it is interrupted, as by a signal."""
     left = n
 
     def lines(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal left
-        if frame.f_code.co_filename != code.co_filename:
+        if frame.f_code.co_filename != staging_module.__file__:
             return None
         left -= event == "line"
         if event == "line" and left == 0:
@@ -201,7 +201,7 @@ def test_an_export_that_is_interrupted_at_any_line_before_it_begins_leaves_nothi
             sys.settrace(None)
 
     lines = 0
-    while interrupted_at_line(lines + 1, staged.__wrapped__.__code__, begin):  # type: ignore[attr-defined]
+    while interrupted_at_line(lines + 1, begin):
         lines += 1
         assert list(tmp_path.iterdir()) == [], f"line {lines}"
     assert lines > 20

@@ -20,11 +20,37 @@ _BRACKETED_PASTE = 2004 << 5  # as pyte counts private modes
 CTRL_C, CTRL_D, CTRL_Z, ALT_ENTER = "\x03", "\x04", "\x1a", "\x1b\r"
 
 
+class Terminal(pyte.HistoryScreen):
+    """A screen as terminals have it: one that shrinks keeps its cursor in sight, and what it asked is answered."""
+
+    def __init__(self, columns: int, rows: int, answer: Callable[[str], object]) -> None:
+        super().__init__(columns, rows, history=20_000)
+        self._answer = answer
+
+    def write_process_input(self, data: str) -> None:
+        """Tells the program what it asked for, such as where the cursor is."""
+        self._answer(data)
+
+    def resize(self, lines: int | None = None, columns: int | None = None) -> None:
+        """Scrolls until the cursor is within, and cuts what is below; pyte cuts the top and leaves the cursor."""
+        lines, columns = lines or self.lines, columns or self.columns
+        x, y = self.cursor.x, self.cursor.y
+        scrolled, cut = max(y + 1 - lines, 0), max(self.lines - lines, 0)
+        self.cursor_position(self.lines, 1)
+        for _ in range(scrolled):
+            self.index()
+        if cut:
+            self.cursor_position(1, 1)
+            self.insert_lines(cut)  # pushes as many out below as pyte is about to cut above
+        super().resize(lines, columns)
+        self.cursor_position(y - scrolled + 1, min(x, columns - 1) + 1)
+
+
 class Person:
     """Talks to `agentkv chat`. A screen of 100 by 30 at first; `disk_is_full` lets it write to no file."""
 
     def __init__(self, home: Path, *options: str, disk_is_full: bool = False) -> None:
-        self._screen = pyte.HistoryScreen(100, 30, history=20_000)
+        self._screen = Terminal(100, 30, lambda data: self.process.send(data))
         self._bytes = pyte.ByteStream(self._screen)
         self.process = pexpect.spawn(
             sys.executable,
@@ -75,8 +101,6 @@ class Person:
             except (pexpect.TIMEOUT, pexpect.EOF):
                 return
             self._bytes.feed(data)
-            for _ in range(data.count(b"\x1b[6n")):  # where is the cursor?
-                self.process.send(f"\x1b[{self._screen.cursor.y + 1};{self._screen.cursor.x + 1}R")
 
     def until(self, holds: Callable[[], object]) -> None:
         """Reads until it holds."""

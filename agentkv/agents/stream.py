@@ -52,8 +52,8 @@ class AgentStream(SteerableTurn, Generic[Out_co]):
         self._begin = begin
         self._play = play
         self._ask = self._show if approve is None else approver_of(approve)
-        self._waits = waits  # for the reader to come back, before the next event
-        self._back = anyio.Event()  # the reader has come back
+        self._waits = waits  # for the reader to come back for the next event, after each text
+        self._back = anyio.Event()  # the reader comes back; another one each time
         self._together = FirstErrorGroup()
         self._group: TaskGroup | None = None
         self._turn: Turn[Out_co] | None = None
@@ -98,8 +98,8 @@ class AgentStream(SteerableTurn, Generic[Out_co]):
             raise AgentKVError("the stream has not begun; use `async with agent.stream(...) as events`")
         if isinstance(self._last, ApprovalAsked):
             self._last.passed_on()
-        if not self._receive.statistics().current_buffer_used:
-            self._back.set()
+        back, self._back, self._last = self._back, anyio.Event(), None
+        back.set()
         try:
             self._last = await self._receive.receive()
             self._pending = [event for event in self._pending if event is not self._last]
@@ -141,13 +141,13 @@ class AgentStream(SteerableTurn, Generic[Out_co]):
     async def _tell(self, event: Event) -> None:
         if self._control.stopped and isinstance(event, RolledBack):
             return  # nobody need read on for the turn to end
-        self._back = anyio.Event()
         self._pending.append(event)
         await self._send.send(event)
         if isinstance(event, Finished):
             await self._heard.wait()  # the turn is not done before its reader knows
         elif self._waits and isinstance(event, TextDelta | ReasoningDelta):
-            await self._back.wait()
+            while self._last is event or self._is_unread(event):  # calls tell of other events meanwhile
+                await self._back.wait()
 
     def _is_unread(self, event: Event) -> bool:
         return any(pending is event for pending in self._pending)

@@ -69,6 +69,12 @@ class DressedCalls:
         self._told += len(told)
         return told
 
+    def passed(self) -> str:
+        """Notes that a call of the format's own follows; returns content that only began like a call until then."""
+        if not self._is_found:
+            self._read = len(self._text)
+        return self.feed("")
+
     @property
     def held(self) -> str:
         """Content that `feed` has not returned, as it may be calls."""

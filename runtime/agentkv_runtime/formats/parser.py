@@ -135,6 +135,7 @@ class MessageParser:
 
     def _call_deltas(self, step: Step) -> Iterator[Delta]:
         if self._reader is None:
+            yield from self._text(self._dressed.passed() if self._dressed else "")
             self._reader = CallReader(step.region, len(self._calls), self._schemas)
             yield from self._reader.begin()
         yield from self._reader.feed(step.text)

@@ -8,9 +8,9 @@ import anyio
 import pytest
 
 import agentkv as kv
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
-from .conftest import NO_CALL, ONE_CALL, TWO_CALLS, OpenDesk, as_tool, desk_agent
+from .conftest import NO_CALL, ONE_CALL, TWO_CALLS, OpenDesk, SlowReplies, as_tool, desk_agent
 
 pytestmark = pytest.mark.anyio
 
@@ -142,6 +142,31 @@ async def test_a_turn_is_done_once_its_reader_knows_however_far_ahead_it_was() -
                     break
         assert [message.role for message in branch.messages] == ["system", "user", "assistant", "user"]
         assert stream.run.output == "Well."
+
+
+async def test_a_call_ends_while_the_reader_has_a_text(slow_replies: SlowReplies) -> None:
+    """With keep_partial the turn waits until the reader has each text, not each event."""
+    gate = anyio.Event()
+
+    async def weather(city: str) -> str:
+        await gate.wait()
+        return f"rain in {city}"
+
+    agent = kv.Agent("S", tools=[kv.tool(weather)])
+    held = 'It is like {"type": "city"}'  # might be a call until the message ends, so that its text comes behind one
+    said = held + '<tool_call>{"name": "weather", "arguments": {"city": "Oslo"}}</tool_call>'
+    async with slow_replies([said, "Rain."]) as ctx:
+        stream = agent.stream(await agent.trunk(ctx), "Q", keep_partial=True)
+        seen: list[kv.events.Event] = []
+        with anyio.fail_after(PATIENCE):
+            async with stream as events:
+                async for event in events:
+                    seen.append(event)
+                    if isinstance(event, kv.events.TextDelta) and event.text.endswith("}"):
+                        gate.set()
+                        await until(lambda: "CallFinished" in kinds(stream._pending))
+        assert kinds(seen) == ["TextDelta", "CallStarted", "TextDelta", "CallFinished", "TextDelta", "Finished"]
+        assert stream.run.output == "Rain."
 
 
 async def test_what_ends_a_turn_is_raised_to_the_reader(open_desk: OpenDesk) -> None:

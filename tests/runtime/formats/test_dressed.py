@@ -8,7 +8,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from agentkv_runtime.formats import FAMILIES, Format, ParsedMessage, TextDelta
+from agentkv_runtime.formats import (
+    FAMILIES,
+    ArgumentsDelta,
+    CallClosed,
+    CallOpened,
+    Format,
+    ParsedMessage,
+    TextDelta,
+)
 from agentkv_runtime.formats.dressed import DressedCalls
 from agentkv_runtime.formats.loose_values import unclosed
 from agentkv_runtime.formats.parsed import CUT_OFF
@@ -209,6 +217,18 @@ def test_text_is_held_back_only_where_it_may_be_a_call() -> None:
     ]
     assert "".join(told) == 'The weather is {fine} in [Oslo] at ```js\n{"a": 1}\nget_way(1)'
     assert sum(map(bool, told)) >= 6
+
+
+@pytest.mark.parametrize("begun", ["<b then", "<Mon", "[[", "```json", "get_w", "{'name"])
+def test_what_only_began_like_a_call_is_told_before_the_call_that_follows(begun: str) -> None:
+    text = f"If a\n{begun}\n<tool_call>{CALL}</tool_call>"
+    for parts in cuts(text, 0, 6):
+        parser = replace(FAMILIES["hermes"].fit({}), rescue=True).parser(tools=TOOLS)
+        deltas = [delta for part in parts for delta in parser.feed(part)]
+        opened = next(i for i, delta in enumerate(deltas) if isinstance(delta, CallOpened))
+        assert "".join(delta.text for delta in deltas[:opened] if isinstance(delta, TextDelta)) == f"If a\n{begun}"
+        assert all(isinstance(delta, ArgumentsDelta | CallClosed) for delta in [*deltas[opened + 1 :], *parser.end()])
+        assert parser.finish().content == f"If a\n{begun}"
 
 
 @pytest.mark.parametrize(

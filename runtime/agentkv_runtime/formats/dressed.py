@@ -41,7 +41,7 @@ class Read(NamedTuple):
 
 
 class DressedCalls:
-    """Reads the content of one message while it is written; withholds it from the first possible call to the end.
+    """Reads the content of one message while it is written; withholds it from the first possible call on, until `end`.
 
     Args:
         tools: definitions of the tools whose calls are looked for.
@@ -69,21 +69,17 @@ class DressedCalls:
         self._told += len(told)
         return told
 
-    def passed(self) -> str:
-        """Notes that a call of the format's own follows; returns content that only began like a call until then."""
-        if not self._is_found:
-            self._read = len(self._text)
-        return self.feed("")
-
     @property
     def held(self) -> str:
         """Content that `feed` has not returned, as it may be calls."""
         return self._text[self._told :]
 
     def end(self) -> Read:
-        """Ends the content: reads `held` into text and calls, and empties it."""
+        """Ends the content, or its part before a call of the format's own: reads `held` into text and calls, and
+        empties it."""
         held, before = self.held, self._text[: self._told]
-        self._told = len(self._text)
+        self._told = self._read = len(self._text)
+        self._is_found = False
         return self.read(held, alone=not before.strip())
 
     def read(self, text: str, *, alone: bool = True) -> Read:

@@ -119,7 +119,7 @@ class MessageParser:
             yield TextDelta(text)
 
     def _held_back(self) -> Iterator[Delta]:
-        """Yields the deltas of the withheld content at the end of the message: calls in other spellings, or text."""
+        """Yields the deltas of the withheld content where it ends: calls in other spellings, or text."""
         if self._dressed is None:
             return
         held, read = self._dressed.held, self._dressed.end()
@@ -135,7 +135,7 @@ class MessageParser:
 
     def _call_deltas(self, step: Step) -> Iterator[Delta]:
         if self._reader is None:
-            yield from self._text(self._dressed.passed() if self._dressed else "")
+            yield from self._held_back()
             self._reader = CallReader(step.region, len(self._calls), self._schemas)
             yield from self._reader.begin()
         yield from self._reader.feed(step.text)

@@ -10,7 +10,7 @@ import pytest
 import agentkv as kv
 from tests.waiting import PATIENCE, until
 
-from .conftest import NO_CALL, ONE_CALL, TWO_CALLS, OpenDesk, SlowReplies, as_tool, desk_agent
+from .conftest import NO_CALL, ONE_CALL, TWO_CALLS, OpenDesk, as_tool, desk_agent
 
 pytestmark = pytest.mark.anyio
 
@@ -144,29 +144,37 @@ async def test_a_turn_is_done_once_its_reader_knows_however_far_ahead_it_was() -
         assert stream.run.output == "Well."
 
 
-async def test_a_call_ends_while_the_reader_has_a_text(slow_replies: SlowReplies) -> None:
-    """With keep_partial the turn waits until the reader has each text, not each event."""
-    gate = anyio.Event()
+@pytest.mark.parametrize("told", ["while the reader has the text", "while the text is on its way"])
+async def test_a_text_waits_for_its_reader_whatever_else_is_told(told: str) -> None:
+    """Calls run beside the message, and tell of themselves at any moment; with `waits` each text waits to be heard."""
+    has_text, is_over, heard = anyio.Event(), anyio.Event(), list[kv.events.Event]()
+    text, other = kv.events.TextDelta("Well."), kv.events.RolledBack(0, "another one")
 
-    async def weather(city: str) -> str:
-        await gate.wait()
-        return f"rain in {city}"
+    async def begin(*_: Any) -> Any:
+        return None
 
-    agent = kv.Agent("S", tools=[kv.tool(weather)])
-    held = 'It is like {"type": "city"}'  # might be a call until the message ends, so that its text comes behind one
-    said = held + '<tool_call>{"name": "weather", "arguments": {"city": "Oslo"}}</tool_call>'
-    async with slow_replies([said, "Rain."]) as ctx:
-        stream = agent.stream(await agent.trunk(ctx), "Q", keep_partial=True)
-        seen: list[kv.events.Event] = []
-        with anyio.fail_after(PATIENCE):
-            async with stream as events:
-                async for event in events:
-                    seen.append(event)
-                    if isinstance(event, kv.events.TextDelta) and event.text.endswith("}"):
-                        gate.set()
-                        await until(lambda: "CallFinished" in kinds(stream._pending))
-        assert kinds(seen) == ["TextDelta", "CallStarted", "TextDelta", "CallFinished", "TextDelta", "Finished"]
-        assert stream.run.output == "Rain."
+    async def play(_: Any) -> Any:
+        async with anyio.create_task_group() as group:
+            group.start_soon(tell_text)
+            if told == "while the reader has the text":
+                await has_text.wait()
+            group.start_soon(stream._tell, other)
+
+    async def tell_text() -> None:
+        await stream._tell(text)
+        is_over.set()
+
+    stream: kv.AgentStream[Any] = kv.AgentStream(begin, play, None, waits=True)
+    with anyio.fail_after(PATIENCE):
+        async with stream as events:
+            async for event in events:
+                heard.append(event)
+                if event is text:
+                    has_text.set()
+                    await anyio.wait_all_tasks_blocked()
+                    assert not is_over.is_set()
+            assert sorted(map(id, heard)) == sorted(map(id, [text, other]))
+            assert is_over.is_set()
 
 
 async def test_what_ends_a_turn_is_raised_to_the_reader(open_desk: OpenDesk) -> None:

@@ -25,6 +25,7 @@ STEPS = {
     "rollback": 4, "adopt": 2, "close": 2, "save": 1,
 }  # fmt: skip
 MOST_TOKENS, MOST_BRANCHES = 700, 8
+BESIDE = ("", "", "I look.", 'Like {"type": "city"}')  # text before calls; the last may be a call until the message ends
 Told = tuple[str, str, tuple[str, ...]]  # role, content, cities of the calls
 
 
@@ -39,8 +40,10 @@ class Talk:
         return Talk([*self.told], [*self.marks])
 
 
-def spelled(rng: random.Random, cities: tuple[str, ...]) -> Reply:
-    """Calls, as one of the ways in which models write them."""
+def spelled(rng: random.Random, cities: tuple[str, ...], beside: str = "") -> Reply:
+    """Calls, as one of the ways in which models write them; with text beside them as the format has it."""
+    if beside:
+        return [beside, *(kv.testing.call("weather", city=city) for city in cities)]
     calls = [json.dumps({"name": "weather", "arguments": {"city": city}}) for city in cities]
     python = ", ".join(f'weather(city="{city}")' for city in cities)
     ways: list[Reply] = [
@@ -69,12 +72,17 @@ class Steps:
         async def weather(city: str) -> str:
             """The weather in a city."""
             self.ran.append(city)
-            await checkpoint()
+            await self.some_ticks()
             if self.fails:
                 raise LookupError(city)
             return f"rain in {city}"
 
         return weather
+
+    async def some_ticks(self) -> None:
+        """What tools and readers take now and then, so that all that can happen meanwhile does."""
+        for _ in range(self.rng.choice([1, 1, 2, 5, 30])):
+            await checkpoint()
 
     def reply(self, prompt: str) -> Reply:
         return self.script.pop(0)
@@ -85,8 +93,9 @@ class Steps:
         free = rng.sample(CITIES, len(CITIES))  # what is called again is not run
         for _ in range(rng.randint(0, 2)):
             cities = tuple(free.pop() for _ in range(rng.randint(1, 2)))
-            self.script.append(spelled(rng, cities))
-            told.append(("assistant", "", cities))
+            beside = rng.choice(BESIDE)
+            self.script.append(spelled(rng, cities, beside))
+            told.append(("assistant", beside, cities))
             told += [("tool", f"rain in {city}", ()) for city in cities]
         answer = rng.choice(["Fine.", "It rains there.", 'Say {"a": 1}.', "So be it: <b>rain</b>"])
         self.script.append(answer)
@@ -126,10 +135,11 @@ class Steps:
     async def streamed(self, branch: kv.Branch, talk: Talk) -> None:
         asked, made = self.question(), self.plan()
         text = ""
-        async with self.agent.stream(branch, asked[1]) as events:
+        async with self.agent.stream(branch, asked[1], keep_partial=self.rng.random() < 0.5) as events:
             async for event in events:
                 text += event.text if isinstance(event, kv.events.TextDelta) else ""
-        assert text == made[-1][1]
+                await self.some_ticks()
+        assert text == "".join(content for role, content, _ in made if role == "assistant")
         talk.told += [asked, *made]
 
     async def step(self, branch: kv.Branch, talk: Talk) -> None:
@@ -151,6 +161,7 @@ class Steps:
                 most -= 1
                 if most < 0:
                     break
+                await self.some_ticks()
         if done:
             talk.told += [asked, *made]
         elif keeps:
@@ -215,7 +226,7 @@ class Steps:
             mark, count = self.rng.choice(good)
             await branch.rollback(mark)
             del talk.told[count:]
-            talk.marks = [(each, n) for each, n in talk.marks if n <= count]
+            talk.marks = [(each, n) for each, n in talk.marks if each.length <= mark.length]
 
     async def adopt(self, branch: kv.Branch, talk: Talk) -> None:
         kid = await branch.fork()
@@ -239,8 +250,8 @@ class Steps:
 
 
 def told_of(branch: kv.Branch) -> list[Told]:
-    """A branch's messages, as the oracle says them."""
+    """A branch's messages, as the oracle says them; a call that was left half written has no city."""
     return [
-        (message.role, message.content, tuple((call.arguments or {})["city"] for call in message.calls))
+        (message.role, message.content, tuple((call.arguments or {}).get("city", "") for call in message.calls))
         for message in branch.messages
     ]

@@ -219,16 +219,23 @@ def test_text_is_held_back_only_where_it_may_be_a_call() -> None:
     assert sum(map(bool, told)) >= 6
 
 
-@pytest.mark.parametrize("begun", ["<b then", "<Mon", "[[", "```json", "get_w", "{'name"])
-def test_what_only_began_like_a_call_is_told_before_the_call_that_follows(begun: str) -> None:
-    text = f"If a\n{begun}\n<tool_call>{CALL}</tool_call>"
-    for parts in cuts(text, 0, 6):
+@pytest.mark.parametrize("begun", ["<b then", "<Mon", "[[", "```json", "get_w", "{'name", '{"type": "city"}', '{"id": 1'])
+def test_text_that_might_be_a_call_is_told_before_the_call_that_follows(begun: str) -> None:
+    for parts in cuts(f"If a\n{begun}\n<tool_call>{CALL}</tool_call>", 0, 6):
         parser = replace(FAMILIES["hermes"].fit({}), rescue=True).parser(tools=TOOLS)
         deltas = [delta for part in parts for delta in parser.feed(part)]
         opened = next(i for i, delta in enumerate(deltas) if isinstance(delta, CallOpened))
         assert "".join(delta.text for delta in deltas[:opened] if isinstance(delta, TextDelta)) == f"If a\n{begun}"
         assert all(isinstance(delta, ArgumentsDelta | CallClosed) for delta in [*deltas[opened + 1 :], *parser.end()])
         assert parser.finish().content == f"If a\n{begun}"
+
+
+def test_calls_in_two_spellings_are_in_the_order_in_which_they_are_written() -> None:
+    text = f"I look.\n```json\n{OTHER}\n```\n<tool_call>{CALL}</tool_call>"
+    for parts in cuts(text, 0, 6):
+        message, told = read(replace(FAMILIES["hermes"].fit({}), rescue=True), parts)
+        assert [(call.name, call.arguments) for call in message.calls] == [ROME, OSLO]
+        assert message.content == told.strip() == "I look."
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,11 @@ class TurnControl:
         return self._paused
 
     @property
+    def is_held(self) -> bool:
+        """Whether it is being forked."""
+        return self._holds > 0
+
+    @property
     def interrupts(self) -> bool:
         """Whether words wait that enter at once."""
         return any(words.at_once for words in self.waiting)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
+from anyio.lowlevel import checkpoint
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from .._aio.tasks import FirstErrorGroup
@@ -18,12 +20,13 @@ from .events import ApprovalAsked, Event, Finished, ReasoningDelta, RolledBack, 
 
 if TYPE_CHECKING:
     from .._types.run import Run
+    from .running import RunningTurn
     from .tool_runner import Ask, Emit, IsUnread
     from .turn import Turn
 
 Out_co = TypeVar("Out_co", covariant=True)
 
-_AHEAD = 64  # events that a turn may be ahead of its reader
+_AHEAD = 64  # events that a turn may be ahead of its reader, who may wait for a fork of it: then more
 
 
 class AgentStream(SteerableTurn, Generic[Out_co]):
@@ -59,8 +62,9 @@ class AgentStream(SteerableTurn, Generic[Out_co]):
         self._turn: Turn[Out_co] | None = None
         self._run: Run[Out_co] | None = None
         self._error: Exception | None = None
-        self._last: Event | None = None
-        self._pending: list[Event] = []  # sent, and not read yet
+        self._last: Event | None = None  # is with the reader
+        self._reader = 0  # its task
+        self._pending: list[Event] = []  # told, and not read yet
         self._heard = anyio.Event()  # the reader has the last event
         self._ended = anyio.Event()
         self._over = False
@@ -69,7 +73,7 @@ class AgentStream(SteerableTurn, Generic[Out_co]):
         if self._group is not None:
             raise AgentKVError("this stream was entered before; call `agent.stream` again for another turn")
         self._turn = turn = await self._begin(self._tell, self._ask, self._is_unread, self._control)
-        self._send, self._receive = anyio.create_memory_object_stream[Event](_AHEAD)
+        self._send, self._receive = anyio.create_memory_object_stream[Event](math.inf)
         self._group = await self._together.__aenter__()
         self._group.start_soon(self._take, turn)
         return self
@@ -98,8 +102,8 @@ class AgentStream(SteerableTurn, Generic[Out_co]):
             raise AgentKVError("the stream has not begun; use `async with agent.stream(...) as events`")
         if isinstance(self._last, ApprovalAsked):
             self._last.passed_on()
-        back, self._back, self._last = self._back, anyio.Event(), None
-        back.set()
+        self._last, self._reader = None, anyio.get_current_task().id
+        self._wake()
         try:
             self._last = await self._receive.receive()
             self._pending = [event for event in self._pending if event is not self._last]
@@ -115,6 +119,19 @@ class AgentStream(SteerableTurn, Generic[Out_co]):
             with anyio.CancelScope(shield=True):  # a tick, after which the branch is free
                 await self._ended.wait()
         return self._last
+
+    async def fork(self, n: int) -> list[RunningTurn[Any]]:
+        """Forks the turn in flight, as `RunningTurn.fork` does.
+
+        Raises as that one, and AgentKVError in the task that reads a stream with `keep_partial`: the turn waits for it.
+        """
+        if self._waits and anyio.get_current_task().id == self._reader and not self._over:
+            raise AgentKVError(
+                "fork: a turn with keep_partial waits for its reader, which would wait here for the turn; fork from "
+                "another task while this one reads on"
+            )
+        self._wake()
+        return await super().fork(n)
 
     @property
     def run(self) -> Run[Out_co]:
@@ -141,17 +158,28 @@ class AgentStream(SteerableTurn, Generic[Out_co]):
     async def _tell(self, event: Event) -> None:
         if self._control.stopped and isinstance(event, RolledBack):
             return  # nobody need read on for the turn to end
-        self._pending.append(event)
-        await self._send.send(event)
+        await self._put(event)
         if isinstance(event, Finished):
             await self._heard.wait()  # the turn is not done before its reader knows
         elif self._waits and isinstance(event, TextDelta | ReasoningDelta):
             while self._last is event or self._is_unread(event):  # calls tell of other events meanwhile
                 await self._back.wait()
 
+    async def _put(self, event: Event) -> None:
+        self._pending.append(event)
+        await checkpoint()
+        while not (any(pending is event for pending in self._pending[:_AHEAD]) or self._control.is_held):
+            await self._back.wait()
+        self._send.send_nowait(event)
+
+    def _wake(self) -> None:
+        """Has those who wait for the reader look again."""
+        self._back.set()
+        self._back = anyio.Event()
+
     def _is_unread(self, event: Event) -> bool:
         return any(pending is event for pending in self._pending)
 
     async def _show(self, asked: ApprovalAsked) -> str | None:
-        await self._send.send(asked)
+        await self._put(asked)
         return await asked.answer()

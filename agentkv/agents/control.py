@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -32,6 +32,7 @@ class Words:
         """Private: see `SteerableTurn.steer`."""
         self.text = text
         self.at_once = at_once
+        self.waiting: Callable[[], AbstractContextManager[None]] = nullcontext  # scope of those who wait
         self._settled = anyio.Event()
         self._error: Exception | None = None
 
@@ -49,7 +50,9 @@ class Words:
         return self._wait().__await__()
 
     async def _wait(self) -> None:
-        await self._settled.wait()
+        if not self._settled.is_set():
+            with self.waiting():
+                await self._settled.wait()
         if self._error is not None:
             raise self._error
 
@@ -96,11 +99,6 @@ class TurnControl:
     def paused(self) -> bool:
         """Whether no token is generated and no call begins."""
         return self._paused
-
-    @property
-    def is_held(self) -> bool:
-        """Whether it is being forked."""
-        return self._holds > 0
 
     @property
     def interrupts(self) -> bool:
@@ -279,7 +277,7 @@ class SteerableTurn:
         same round goes on. While only tools run, and before the first message, they enter as without it.
 
         `await run.steer(...)` also waits until the words are on the branch. Those that the turn waits for should not
-        await this: its tools and hooks, and the reader of a stream, which has to read on.
+        await this: its tools and hooks.
 
         Raises:
             TurnNotRunning: the turn has ended; when awaited, it ended before the words could enter.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -15,7 +16,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from .._aio.tasks import FirstErrorGroup
 from .._types.errors import AgentKVError, BranchBusy
 from .approval import Approve, approver_of
-from .control import SteerableTurn, TurnControl
+from .control import SteerableTurn, TurnControl, Words
 from .events import ApprovalAsked, Event, Finished, ReasoningDelta, RolledBack, TextDelta
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 Out_co = TypeVar("Out_co", covariant=True)
 
-_AHEAD = 64  # events that a turn may be ahead of its reader, who may wait for a fork of it: then more
+_AHEAD = 64  # events that a turn may be ahead of its reader, unless that waits for it
 
 
 class AgentStream(SteerableTurn, Generic[Out_co]):
@@ -64,6 +65,7 @@ class AgentStream(SteerableTurn, Generic[Out_co]):
         self._error: Exception | None = None
         self._last: Event | None = None  # is with the reader
         self._reader = 0  # its task
+        self._is_away = False  # it waits for the turn, and reads nothing meanwhile
         self._pending: list[Event] = []  # told, and not read yet
         self._heard = anyio.Event()  # the reader has the last event
         self._ended = anyio.Event()
@@ -120,18 +122,40 @@ class AgentStream(SteerableTurn, Generic[Out_co]):
                 await self._ended.wait()
         return self._last
 
+    def steer(self, text: str, at_once: bool = False) -> Words:
+        """Has words enter the turn, as `RunningTurn.steer` does.
+
+        Raises as that one; awaiting it raises AgentKVError in the task that reads a stream with `keep_partial`.
+        """
+        words = super().steer(text, at_once)
+        words.waiting = lambda: self._waiting("await steer (the words enter all the same)")
+        return words
+
     async def fork(self, n: int) -> list[RunningTurn[Any]]:
         """Forks the turn in flight, as `RunningTurn.fork` does.
 
-        Raises as that one, and AgentKVError in the task that reads a stream with `keep_partial`: the turn waits for it.
+        Raises as that one, and AgentKVError in the task that reads a stream with `keep_partial`.
         """
-        if self._waits and anyio.get_current_task().id == self._reader and not self._over:
+        with self._waiting("fork"):
+            return await super().fork(n)
+
+    @contextmanager
+    def _waiting(self, verb: str) -> Iterator[None]:
+        """Scope of a task that waits for the turn: where it is the reader's, the turn gets ahead of it."""
+        if anyio.get_current_task().id != self._reader or self._over:
+            yield
+            return
+        if self._waits:
             raise AgentKVError(
-                "fork: a turn with keep_partial waits for its reader, which would wait here for the turn; fork from "
+                f"{verb}: a turn with keep_partial waits for its reader, which would wait here for the turn; do it in "
                 "another task while this one reads on"
             )
+        self._is_away = True
         self._wake()
-        return await super().fork(n)
+        try:
+            yield
+        finally:
+            self._is_away = False
 
     @property
     def run(self) -> Run[Out_co]:
@@ -168,7 +192,7 @@ class AgentStream(SteerableTurn, Generic[Out_co]):
     async def _put(self, event: Event) -> None:
         self._pending.append(event)
         await checkpoint()
-        while not (any(pending is event for pending in self._pending[:_AHEAD]) or self._control.is_held):
+        while not (any(pending is event for pending in self._pending[:_AHEAD]) or self._is_away):
             await self._back.wait()
         self._send.send_nowait(event)
 

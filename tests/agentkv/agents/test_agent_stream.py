@@ -10,7 +10,7 @@ import pytest
 import agentkv as kv
 from tests.waiting import PATIENCE, until
 
-from .conftest import NO_CALL, ONE_CALL, TWO_CALLS, OpenDesk, as_tool, desk_agent
+from .conftest import NO_CALL, ONE_CALL, TWO_CALLS, OpenDesk, SlowReplies, as_tool, desk_agent
 
 pytestmark = pytest.mark.anyio
 
@@ -255,3 +255,53 @@ async def test_events_of_text_come_token_by_token(open_desk: OpenDesk, names: tu
         assert "".join(texts) == run.text
         assert len(texts) > 3
         assert kv.events.TextDelta is kv.formats.TextDelta
+
+
+async def fork(stream: kv.AgentStream[Any]) -> None:
+    assert [(await turn).text.split() for turn in await stream.fork(2)] == [["word"] * 200] * 2
+
+
+async def steer(stream: kv.AgentStream[Any]) -> None:
+    await stream.steer("And then?")
+
+
+@pytest.mark.parametrize(("wait", "n_answers"), [(fork, 1), (steer, 2)])
+class TestWaitingForTheTurn:
+    """What waits for the turn itself, by the number of answers that the turn then has."""
+
+    @pytest.mark.parametrize("at", [1, 100])
+    async def test_a_reader_may_wait_for_it(
+        self, slow_replies: SlowReplies, wait: Any, n_answers: int, at: int
+    ) -> None:
+        """It goes on, however many events its reader has not read."""
+        agent, heard = kv.Agent("You are Nano."), list[str]()
+        async with slow_replies(lambda _: "word " * 200) as ctx:
+            stream = agent.stream(await agent.trunk(ctx), "And?")
+            with anyio.fail_after(PATIENCE):
+                async with stream as events:
+                    async for event in events:
+                        if isinstance(event, kv.events.TextDelta):
+                            heard.append(event.text)
+                            if len(heard) == at:
+                                await until(lambda: len(stream._pending) > 64)
+                                await wait(stream)
+        assert "".join(heard).count("word") == 200 * n_answers
+
+    async def test_a_reader_for_which_it_waits_has_another_task_do_so(
+        self, slow_replies: SlowReplies, wait: Any, n_answers: int
+    ) -> None:
+        agent, heard = kv.Agent("You are Nano."), list[str]()
+        async with slow_replies(lambda _: "word " * 200) as ctx:
+            stream = agent.stream(await agent.trunk(ctx), "And?", keep_partial=True)
+            with anyio.fail_after(PATIENCE):
+                async with anyio.create_task_group() as group, stream as events:
+                    async for event in events:
+                        if isinstance(event, kv.events.TextDelta):
+                            heard.append(event.text)
+                            if len(heard) == 2:
+                                with pytest.raises(kv.AgentKVError, match="another task while this one reads on"):
+                                    await wait(stream)
+                                group.start_soon(wait, stream)
+            assert "".join(heard).count("word") == 200 * n_answers
+            with pytest.raises(kv.TurnNotRunning):
+                await wait(stream)

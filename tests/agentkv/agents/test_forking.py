@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 import agentkv as kv
-from tests.waiting import PATIENCE, until
+from tests.waiting import until
 
 from .before import Before
 from .conftest import SlowReplies
@@ -158,44 +158,3 @@ async def test_a_turn_that_has_ended_is_not_forked(slow_replies: SlowReplies) ->
         await run
         with pytest.raises(kv.TurnNotRunning):
             await run.fork(1)
-
-
-@pytest.mark.parametrize("at", [1, 100])
-async def test_a_reader_forks_the_turn_of_its_stream(slow_replies: SlowReplies, at: int) -> None:
-    """The turn goes on to where it can be forked, however many events its reader has not read."""
-    said = "word " * 200
-    agent = kv.Agent("You are Nano.")
-    async with slow_replies(lambda _: said) as ctx:
-        stream, heard, forks = agent.stream(await agent.trunk(ctx), "And?"), "", list[kv.RunningTurn[Any]]()
-        with anyio.fail_after(PATIENCE):
-            async with stream as events:
-                async for event in events:
-                    heard += event.text if isinstance(event, kv.events.TextDelta) else ""
-                    at -= 1
-                    if not at:
-                        await until(lambda: len(stream._pending) > 64)
-                        forks += await stream.fork(2)
-        assert heard.strip() == said.strip()
-        assert [(await fork).text for fork in forks] == [stream.run.text] * 2
-
-
-async def test_a_reader_for_which_the_turn_waits_has_another_task_fork(slow_replies: SlowReplies) -> None:
-    agent, forks = kv.Agent("You are Nano."), list[kv.RunningTurn[Any]]()
-    async with slow_replies(lambda _: "One is whole. Two as well.") as ctx:
-        branch = await agent.trunk(ctx)
-        stream, heard = agent.stream(branch, "And?", keep_partial=True), ""
-
-        async def fork() -> None:
-            forks.extend(await stream.fork(1))
-
-        with anyio.fail_after(PATIENCE):
-            async with anyio.create_task_group() as group, stream as events:
-                async for event in events:
-                    heard += event.text if isinstance(event, kv.events.TextDelta) else ""
-                    if heard == "One":
-                        with pytest.raises(kv.AgentKVError, match="fork from another task"):
-                            await stream.fork(1)
-                        group.start_soon(fork)
-            assert heard == (await forks[0]).text == "One is whole. Two as well."
-        with pytest.raises(kv.TurnNotRunning):
-            await stream.fork(1)

@@ -156,16 +156,22 @@ class AgentStream(SteerableTurn, Generic[Out_co]):
     async def _tell(self, event: Event) -> None:
         if self._control.stopped and isinstance(event, RolledBack):
             return  # nobody need read on for the turn to end
-        await self._hand(event)
         if isinstance(event, Finished):
-            try:
-                await self._heard.wait()  # the turn is not done before its reader knows
-            except BaseException:
-                self._take_back(event)
-                raise
-        elif self._waits and isinstance(event, TextDelta | ReasoningDelta):
+            await self._tell_of_the_end(event)
+            return
+        await self._hand(event)
+        if self._waits and isinstance(event, TextDelta | ReasoningDelta):
             while self._last is event or self._is_unread(event):  # calls tell of other events meanwhile
                 await self._moved.wait()
+
+    async def _tell_of_the_end(self, event: Finished) -> None:
+        """Returns once the reader knows: the turn is not done before. One that is cancelled instead is not finished."""
+        try:
+            await self._hand(event)
+            await self._heard.wait()
+        except BaseException:
+            self._take_back(event)
+            raise
 
     async def _hand(self, event: Event) -> None:
         """Puts an event behind those that the reader is to get, and waits until it is not too far ahead."""

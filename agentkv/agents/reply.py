@@ -249,7 +249,7 @@ class MessageReply:
         try:
             await self._turn.environment.emit(delta)
         except BaseException:
-            self._is_unread = self._turn.environment.is_unread(delta)
+            self._is_unread = self._turn.environment.take_back(delta)
             raise
 
     def _check_whole(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from .._aio.tasks import FirstErrorGroup
 from .._types.errors import AgentKVError, BranchBusy
@@ -22,7 +21,7 @@ from .events import ApprovalAsked, Event, Finished, ReasoningDelta, RolledBack, 
 if TYPE_CHECKING:
     from .._types.run import Run
     from .running import RunningTurn
-    from .tool_runner import Ask, Emit, IsUnread
+    from .tool_runner import Ask, Emit, TakeBack
     from .turn import Turn
 
 Out_co = TypeVar("Out_co", covariant=True)
@@ -41,12 +40,9 @@ class AgentStream(SteerableTurn, Generic[Out_co]):
     `steer`, `pause`, `resume` and `stop` act on the turn, from this task or from others.
     """
 
-    _send: MemoryObjectSendStream[Event]  # both are set by __aenter__
-    _receive: MemoryObjectReceiveStream[Event]
-
     def __init__(
         self,
-        begin: Callable[[Emit, Ask, IsUnread, TurnControl], Awaitable[Turn[Out_co]]],
+        begin: Callable[[Emit, Ask, TakeBack, TurnControl], Awaitable[Turn[Out_co]]],
         play: Callable[[Turn[Out_co]], Awaitable[Run[Out_co]]],
         approve: Approve | None,
         waits: bool,
@@ -57,25 +53,25 @@ class AgentStream(SteerableTurn, Generic[Out_co]):
         self._play = play
         self._ask = self._show if approve is None else approver_of(approve)
         self._waits = waits  # for the reader to come back for the next event, after each text
-        self._back = anyio.Event()  # the reader comes back; another one each time
+        self._moved = anyio.Event()  # set, and replaced, when the reader or the turn has moved
         self._together = FirstErrorGroup()
         self._group: TaskGroup | None = None
         self._turn: Turn[Out_co] | None = None
         self._run: Run[Out_co] | None = None
         self._error: Exception | None = None
-        self._last: Event | None = None  # is with the reader
-        self._reader = 0  # its task
+        self._last: Event | None = None  # the reader has it, and has not come back
+        self._pending: deque[Event] = deque()  # told, and not read yet
+        self._is_read = False  # a task waits for the next event
+        self._reader = 0  # that task, or the last one
         self._is_away = False  # it waits for the turn, and reads nothing meanwhile
-        self._pending: list[Event] = []  # told, and not read yet
-        self._heard = anyio.Event()  # the reader has the last event
+        self._heard = anyio.Event()  # the reader knows of the last event
         self._ended = anyio.Event()
         self._over = False
 
     async def __aenter__(self) -> AgentStream[Out_co]:
         if self._group is not None:
             raise AgentKVError("this stream was entered before; call `agent.stream` again for another turn")
-        self._turn = turn = await self._begin(self._tell, self._ask, self._is_unread, self._control)
-        self._send, self._receive = anyio.create_memory_object_stream[Event](math.inf)
+        self._turn = turn = await self._begin(self._tell, self._ask, self._take_back, self._control)
         self._group = await self._together.__aenter__()
         self._group.start_soon(self._take, turn)
         return self
@@ -91,9 +87,8 @@ class AgentStream(SteerableTurn, Generic[Out_co]):
             return await self._together.__aexit__(kind, error, traceback)
         finally:
             self._over = True
-            self._control.over.set()
-            self._send.close()
-            self._receive.close()
+            self._pending.clear()
+            self._end()  # the task may have been cancelled before it began
 
     def __aiter__(self) -> AgentStream[Out_co]:
         return self
@@ -102,24 +97,17 @@ class AgentStream(SteerableTurn, Generic[Out_co]):
         """Returns the next event; raises the error that ended the turn early."""
         if self._group is None:
             raise AgentKVError("the stream has not begun; use `async with agent.stream(...) as events`")
+        if self._is_read:
+            raise BranchBusy("two tasks read one stream; let one of them hand events on")
         if isinstance(self._last, ApprovalAsked):
             self._last.passed_on()
-        self._last, self._reader = None, anyio.get_current_task().id
-        self._wake()
+        self._last = None
+        self._move()
+        self._is_read, self._reader = True, anyio.get_current_task().id
         try:
-            self._last = await self._receive.receive()
-            self._pending = [event for event in self._pending if event is not self._last]
-        except anyio.EndOfStream:
-            error, self._error = self._error, None
-            if error is not None:
-                raise error from None
-            raise StopAsyncIteration from None
-        except anyio.BusyResourceError:
-            raise BranchBusy("two tasks read one stream; let one of them hand events on") from None
-        if isinstance(self._last, Finished):
-            self._heard.set()
-            with anyio.CancelScope(shield=True):  # a tick, after which the branch is free
-                await self._ended.wait()
+            self._last = await self._next()
+        finally:
+            self._is_read = False
         return self._last
 
     def steer(self, text: str, at_once: bool = False) -> Words:
@@ -151,11 +139,29 @@ class AgentStream(SteerableTurn, Generic[Out_co]):
                 "another task while this one reads on"
             )
         self._is_away = True
-        self._wake()
+        self._move()
         try:
             yield
         finally:
             self._is_away = False
+
+    async def _next(self) -> Event:
+        """Waits for the next event and takes it in one go: a reader that is cancelled, however that is, has missed none
+        when it comes back."""
+        await checkpoint()
+        while True:
+            if self._pending and isinstance(self._pending[0], Finished):
+                self._heard.set()
+                with anyio.CancelScope(shield=True):  # a tick, after which the branch is free
+                    await self._ended.wait()
+            if self._pending:
+                return self._pending.popleft()
+            if self._ended.is_set():
+                error, self._error = self._error, None
+                if error is not None:
+                    raise error from None
+                raise StopAsyncIteration
+            await self._moved.wait()
 
     @property
     def run(self) -> Run[Out_co]:
@@ -169,41 +175,60 @@ class AgentStream(SteerableTurn, Generic[Out_co]):
         return self._turn.failed
 
     async def _take(self, turn: Turn[Out_co]) -> None:
-        with self._send:
-            try:
-                self._run = await self._play(turn)
-            except Exception as error:
-                self._error = error
-            finally:
-                self._ended.set()
-                self._control.over.set()
-            self._over = True
+        try:
+            self._run = await self._play(turn)
+        except Exception as error:
+            self._error = error
+        finally:
+            self._end()
+        self._over = True
+
+    def _end(self) -> None:
+        self._ended.set()
+        self._control.over.set()
+        self._move()
+
+    def _move(self) -> None:
+        self._moved.set()
+        self._moved = anyio.Event()
 
     async def _tell(self, event: Event) -> None:
         if self._control.stopped and isinstance(event, RolledBack):
             return  # nobody need read on for the turn to end
-        await self._put(event)
         if isinstance(event, Finished):
-            await self._heard.wait()  # the turn is not done before its reader knows
-        elif self._waits and isinstance(event, TextDelta | ReasoningDelta):
+            await self._tell_of_the_end(event)
+            return
+        await self._hand(event)
+        if self._waits and isinstance(event, TextDelta | ReasoningDelta):
             while self._last is event or self._is_unread(event):  # calls tell of other events meanwhile
-                await self._back.wait()
+                await self._moved.wait()
 
-    async def _put(self, event: Event) -> None:
+    async def _tell_of_the_end(self, event: Finished) -> None:
+        """Returns once the reader knows: the turn is not done before. One that is cancelled instead is not finished."""
+        try:
+            await self._hand(event)
+            await self._heard.wait()
+        except BaseException:
+            self._take_back(event)
+            raise
+
+    async def _hand(self, event: Event) -> None:
+        """Puts an event behind those that the reader is to get, and waits until it is not too far ahead."""
         self._pending.append(event)
+        self._move()
         await checkpoint()
-        while not (any(pending is event for pending in self._pending[:_AHEAD]) or self._is_away):
-            await self._back.wait()
-        self._send.send_nowait(event)
-
-    def _wake(self) -> None:
-        """Has those who wait for the reader look again."""
-        self._back.set()
-        self._back = anyio.Event()
+        while len(self._pending) > _AHEAD and not self._is_away:
+            await self._moved.wait()
 
     def _is_unread(self, event: Event) -> bool:
         return any(pending is event for pending in self._pending)
 
+    def _take_back(self, event: Event) -> bool:
+        """Takes back an event that the reader has not got. Returns whether it did."""
+        was_unread = self._is_unread(event)
+        self._pending = deque(pending for pending in self._pending if pending is not event)
+        return was_unread
+
     async def _show(self, asked: ApprovalAsked) -> str | None:
-        await self._put(asked)
+        await self._hand(asked)
         return await asked.answer()

@@ -74,28 +74,29 @@ class DressedCalls:
         """Content that `feed` has not returned, as it may be calls."""
         return self._text[self._told :]
 
-    def end(self) -> Read:
-        """Ends the content, or its part before a call of the format's own: reads `held` into text and calls, and
-        empties it."""
+    def end(self, *, goes_on: bool = False) -> Read:
+        """Ends the content, or where the message `goes_on` with a call of the format's own its part before that: reads
+        `held` into text and calls, and empties it."""
         held, before = self.held, self._text[: self._told]
         self._told = self._read = len(self._text)
         self._is_found = False
-        return self.read(held, alone=not before.strip())
+        return self.read(held, alone=not before.strip(), goes_on=goes_on)
 
-    def read(self, text: str, *, alone: bool = True) -> Read:
+    def read(self, text: str, *, alone: bool = True, goes_on: bool = False) -> Read:
         """Splits a text into calls and the text beside them; finds no calls if the text shows them to a person.
 
         Args:
             text: content of a message, or its end.
             alone: whether the content has nothing else in front.
+            goes_on: whether the message goes on behind it, so that no call is cut off by its end.
         """
-        if self._own and alone and (begun := self._begun(text)) is not None:
+        if self._own and alone and not goes_on and (begun := self._begun(text)) is not None:
             return begun
         calls: list[ParsedCall] = []
         texts, at, half = [], 0, ""
         while match := self._head.search(text, at, partial=True):
             run = self._run(text, match.start())
-            if calls and not run.calls and _is_cut(text, match):
+            if calls and not run.calls and not goes_on and _is_cut(text, match):
                 text, half = text[: match.start()], text[match.start() :]
                 break
             if match.partial:
@@ -148,17 +149,17 @@ class DressedCalls:
     def _run(self, text: str, start: int) -> _Run:
         """Consecutive calls from `start` on, and where they end."""
         calls: list[ParsedCall] = []
-        end = start
+        before = end = start  # what closes a call may be what begins the next one
         while True:
             wrapping = _WRAPPING.match(text, end)
             assert wrapping is not None
-            body = self._body(text, wrapping.end(), self._named_in(wrapping[0]))
+            body = self._body(text, wrapping.end(), self._named_in(text[before : wrapping.end()]))
             if not body.calls:
                 return _Run(calls, end)
             calls += body.calls
             closing = _CLOSING.match(text, body.end)
             assert closing is not None
-            end = closing.end()
+            before, end = body.end, closing.end()
 
     def _named_in(self, wrapping: str) -> str | None:
         """Name of the tool in a tag such as `<function=weather>` or `<tool_call name="weather">`; None without one."""

@@ -85,7 +85,10 @@ class MessageParser:
 
     def end(self) -> list[Delta]:
         """Ends the text and returns the last deltas. Closes calls that were cut off with an `error`."""
-        return [*(delta for step in self._regions.finish() for delta in self._deltas(step)), *self._held_back()]
+        return [
+            *(delta for step in self._regions.finish() for delta in self._deltas(step)),
+            *self._held_back(goes_on=False),
+        ]
 
     def finish(self) -> ParsedMessage:
         """Ends the text and returns the message."""
@@ -118,11 +121,11 @@ class MessageParser:
         if text:
             yield TextDelta(text)
 
-    def _held_back(self) -> Iterator[Delta]:
+    def _held_back(self, *, goes_on: bool) -> Iterator[Delta]:
         """Yields the deltas of the withheld content where it ends: calls in other spellings, or text."""
         if self._dressed is None:
             return
-        held, read = self._dressed.held, self._dressed.end()
+        held, read = self._dressed.held, self._dressed.end(goes_on=goes_on)
         changed = read.text != held
         self._found = self._found or changed
         yield from self._text(read.text.rstrip() if changed else held)
@@ -135,10 +138,10 @@ class MessageParser:
 
     def _call_deltas(self, step: Step) -> Iterator[Delta]:
         if self._reader is None:
-            yield from self._held_back()
+            yield from self._held_back(goes_on=True)
             self._reader = CallReader(step.region, len(self._calls), self._schemas)
             yield from self._reader.begin()
-        yield from self._reader.feed(step.text)
+        yield from map(self._repaired, self._reader.feed(step.text))
         if step.ended:
             yield from map(self._repaired, self._reader.end(closed=step.closed))
             self._calls.extend(map(self._repaired_call, self._reader.closed))

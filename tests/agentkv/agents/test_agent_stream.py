@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
 
 import anyio
 import pytest
+import sniffio
 
 import agentkv as kv
 from tests.waiting import PATIENCE, until
@@ -175,6 +178,107 @@ async def test_a_text_waits_for_its_reader_whatever_else_is_told(told: str) -> N
                     assert not is_over.is_set()
             assert sorted(map(id, heard)) == sorted(map(id, [text, other]))
             assert is_over.is_set()
+
+
+def stream_of(tell: Callable[[kv.AgentStream[Any]], Awaitable[None]], **options: Any) -> kv.AgentStream[Any]:
+    """A stream whose turn tells its events so."""
+
+    async def begin(*_: Any) -> Any:
+        return None
+
+    async def play(_: Any) -> Any:
+        await tell(stream)
+
+    stream: kv.AgentStream[Any] = kv.AgentStream(begin, play, None, **{"waits": True, **options})
+    return stream
+
+
+@pytest.mark.parametrize("ticks", range(6))
+@pytest.mark.parametrize("by", ["the scope of the reader", "asyncio"])
+@pytest.mark.parametrize("last", [kv.events.TextDelta("C"), kv.events.Finished(cast("Any", None))])
+async def test_a_reader_that_is_cancelled_at_any_tick_has_missed_nothing_when_it_comes_back(
+    by: str, ticks: int, last: kv.events.Event
+) -> None:
+    if by == "asyncio" and sniffio.current_async_library() != "asyncio":
+        pytest.skip("its tasks are cancelled by no scope")
+    told = [kv.events.TextDelta("A"), kv.events.TextDelta("B"), last]
+    heard = list[kv.events.Event]()
+
+    async def tell(stream: kv.AgentStream[Any]) -> None:
+        for event in told:
+            await some_checkpoints(4)
+            await stream._tell(event)
+
+    async def read(events: kv.AgentStream[Any]) -> None:
+        heard.append(await events.__anext__())
+
+    async def read_until_cancelled(events: kv.AgentStream[Any]) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(read, events)
+            await some_checkpoints(4 + ticks)
+            group.cancel_scope.cancel()
+
+    async def read_in_a_task(events: kv.AgentStream[Any]) -> None:
+        task = asyncio.create_task(read(events))
+        await some_checkpoints(4 + ticks)
+        task.cancel()
+        await asyncio.wait([task])
+
+    with anyio.fail_after(PATIENCE):
+        async with stream_of(tell) as events:
+            for _ in told:
+                await (read_in_a_task if by == "asyncio" else read_until_cancelled)(events)
+            heard += [event async for event in events]
+    assert list(map(id, heard)) == list(map(id, told))
+
+
+@pytest.mark.parametrize("ticks", range(4))
+async def test_a_reader_gets_no_text_that_its_turn_counts_as_unread(ticks: int) -> None:
+    """A turn that is stopped in the tick in which its reader wakes: trio has either go first."""
+    for _ in range(60):
+        text, scope, kept, heard = kv.events.TextDelta("Well."), anyio.CancelScope(), list[bool](), list[bool]()
+
+        async def tell(stream: kv.AgentStream[Any], text: Any = text, scope: Any = scope, kept: Any = kept) -> None:
+            await some_checkpoints(4)
+            with scope:
+                try:
+                    await stream._tell(text)
+                except BaseException:
+                    kept.append(not stream._take_back(text))
+                    raise
+                kept.append(True)
+
+        async def stop(events: kv.AgentStream[Any], scope: Any = scope, heard: Any = heard) -> None:
+            while not events._pending and not heard:
+                await anyio.lowlevel.checkpoint()
+            await some_checkpoints(ticks)
+            scope.cancel()
+
+        with anyio.fail_after(PATIENCE):
+            async with anyio.create_task_group() as group, stream_of(tell) as events:
+                group.start_soon(stop, events)
+                async for _ in events:
+                    heard.append(True)
+        assert kept == (heard or [False])
+
+
+async def some_checkpoints(count: int) -> None:
+    for _ in range(count):
+        await anyio.lowlevel.checkpoint()
+
+
+async def test_two_tasks_cannot_read_one_stream() -> None:
+    async def tell(stream: kv.AgentStream[Any]) -> None:
+        await anyio.sleep_forever()
+
+    async with stream_of(tell) as events, anyio.create_task_group() as group:
+        group.start_soon(events.__anext__)
+        await anyio.wait_all_tasks_blocked()
+        with pytest.raises(kv.BranchBusy, match="two tasks"):
+            await events.__anext__()
+        group.cancel_scope.cancel()
+    with pytest.raises(StopAsyncIteration):
+        await events.__anext__()
 
 
 async def test_what_ends_a_turn_is_raised_to_the_reader(open_desk: OpenDesk) -> None:

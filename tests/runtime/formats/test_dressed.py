@@ -97,6 +97,12 @@ CALLS: list[tuple[str, list[tuple[str, dict[str, Any]]], str, str]] = [
     (f"[TOOL_CALLS] [{CALL}]", [OSLO], "", "json"),
     ('<tool_call name="get_weather">{"city": "Oslo"}</tool_call>', [OSLO], "", "tag"),
     ('<function=get_weather>{"city": "Oslo"}</function>', [OSLO], "", "tag"),
+    *(  # what closes the first may be taken for what begins the second
+        (f'{begin}{{"city": "Oslo"}}{end}{between}{begin}{{"city": "Rome"}}{end}', [OSLO, ROME], "", "tag")
+        for begin, end in [("<function=get_weather>", "</function>"), ('<call name="get_weather">', "</call>")]
+        for between in ("", "\n", ", ")
+    ),
+    ('<function=now>{}</function><function=get_weather>{"city": "Oslo"}', [("now", {}), OSLO], "", "tag"),
     ('<tool_call>get_weather(city="Oslo")</tool_call>', [OSLO], "", "python"),
     ('get_weather(city="Oslo")', [OSLO], "", "python"),
     ('[get_weather(city="Oslo"), get_weather(city="Rome")]', [OSLO, ROME], "", "python"),
@@ -200,6 +206,25 @@ def test_half_a_call_behind_another_is_a_call_that_is_cut_off(form: Format, half
     message, told = read(form, [f"I look.\n{CALL}{half}"])
     assert [(call.name, call.error) for call in message.calls] == [("get_weather", None), (name, CUT_OFF)]
     assert (message.content, told.strip()) == ("I look.", "I look.")
+
+
+@pytest.mark.parametrize("half", [*(half for half, _ in HALVES), "\nso 1 < 2", "\n```json\n"])
+def test_nothing_is_cut_off_where_the_message_goes_on_with_a_call_of_the_format(half: str) -> None:
+    text = f"I look.\n{CALL}{half}\n<tool_call>{OTHER}</tool_call>"
+    for parts in cuts(text, 0, 6):
+        message, told = read(replace(FAMILIES["hermes"].fit({}), rescue=True), parts)
+        assert [(call.name, call.arguments) for call in message.calls] == [OSLO, ROME]
+        assert message.content == told.strip() == f"I look.\n{half.strip()}"
+
+
+def test_a_call_of_a_list_that_is_read_in_another_spelling_is_told_as_it_is_kept() -> None:
+    form = replace(FAMILIES["mistral-spaced"].fit({}), rescue=True)
+    for parts in cuts(f"[TOOL_CALLS] [{CALL}, [{OTHER}]]", 0, 6):
+        parser = form.parser(tools=TOOLS)
+        deltas = [*(delta for part in parts for delta in parser.feed(part)), *parser.end()]
+        calls = parser.finish().calls
+        assert [(call.name, call.arguments) for call in calls] == [OSLO, ROME]
+        assert tuple(delta.call for delta in deltas if isinstance(delta, CallClosed)) == calls
 
 
 @pytest.mark.parametrize("text", [*(row[0] for row in CALLS), *TEXTS], ids=lambda text: text[:40])

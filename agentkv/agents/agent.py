@@ -308,8 +308,8 @@ class Agent(Generic[Deps, Out]):
         """
         steering = self._steered(steer)
         return AgentStream(
-            lambda emit, ask, is_unread, control: self._turn(
-                branch, deps, steering, emit, ask, control, is_unread=is_unread
+            lambda emit, ask, take_back, control: self._turn(
+                branch, deps, steering, emit, ask, control, take_back=take_back
             ),
             lambda turn: turn.run(as_messages(prompt), keep_partial),
             approve,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .._types.run import CallRecord, Run
     from .agent import Agent
     from .control import TurnControl
-    from .tool_runner import Ask, Emit, Heard, IsUnread
+    from .tool_runner import Ask, Emit, Heard, TakeBack
     from .turn import Turn
     from .turn_log import TurnLog
     from .turn_state import RecordedTurn
@@ -60,12 +60,12 @@ def stream_resumed(
     closing = AsyncExitStack()
     recorded: list[RecordedTurn] = []
 
-    async def begin(emit: Emit, ask: Ask, is_unread: IsUnread, control: TurnControl) -> Turn[Out]:
+    async def begin(emit: Emit, ask: Ask, take_back: TakeBack, control: TurnControl) -> Turn[Out]:
         taken = await take_up()
         recorded.append(taken.recorded)
         async with AsyncExitStack() as made:
             await made.enter_async_context(taken.closed_after())
-            turn = await _turn_of(agent, taken, deps, emit, ask, control, is_unread=is_unread)
+            turn = await _turn_of(agent, taken, deps, emit, ask, control, take_back=take_back)
             closing.push_async_exit(made.pop_all())
         return turn
 

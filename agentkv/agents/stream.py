@@ -18,7 +18,7 @@ from .events import ApprovalAsked, Event, Finished, ReasoningDelta, RolledBack, 
 
 if TYPE_CHECKING:
     from .._types.run import Run
-    from .tool_runner import Ask, Emit, IsUnread
+    from .tool_runner import Ask, Emit, TakeBack
     from .turn import Turn
 
 Out_co = TypeVar("Out_co", covariant=True)
@@ -31,8 +31,8 @@ class AgentStream(SteerableTurn, Generic[Out_co]):
 
     The turn runs in its own task, at most 64 events ahead of the reader. An error of the turn is raised to the reader.
     Leaving the block before `Finished` was read cancels the turn and rolls its branch back. With `keep_partial` the
-    turn waits for its reader, and the branch keeps exactly the text that was read. Calls of a complete message have
-    their results there, or a note that they were cancelled.
+    turn waits for its reader, and the branch keeps exactly the text that was read. Calls that were written have their
+    results there, or a note that they were cancelled; half a call does not stay.
 
     `steer`, `pause`, `resume` and `stop` act on the turn, from this task or from others.
     """
@@ -42,7 +42,7 @@ class AgentStream(SteerableTurn, Generic[Out_co]):
 
     def __init__(
         self,
-        begin: Callable[[Emit, Ask, IsUnread, TurnControl], Awaitable[Turn[Out_co]]],
+        begin: Callable[[Emit, Ask, TakeBack, TurnControl], Awaitable[Turn[Out_co]]],
         play: Callable[[Turn[Out_co]], Awaitable[Run[Out_co]]],
         approve: Approve | None,
         waits: bool,
@@ -68,7 +68,7 @@ class AgentStream(SteerableTurn, Generic[Out_co]):
     async def __aenter__(self) -> AgentStream[Out_co]:
         if self._group is not None:
             raise AgentKVError("this stream was entered before; call `agent.stream` again for another turn")
-        self._turn = turn = await self._begin(self._tell, self._ask, self._is_unread, self._control)
+        self._turn = turn = await self._begin(self._tell, self._ask, self._take_back, self._control)
         self._send, self._receive = anyio.create_memory_object_stream[Event](_AHEAD)
         self._group = await self._together.__aenter__()
         self._group.start_soon(self._take, turn)
@@ -101,8 +101,7 @@ class AgentStream(SteerableTurn, Generic[Out_co]):
         back, self._back, self._last = self._back, anyio.Event(), None
         back.set()
         try:
-            self._last = await self._receive.receive()
-            self._pending = [event for event in self._pending if event is not self._last]
+            self._last = await self._next()
         except anyio.EndOfStream:
             error, self._error = self._error, None
             if error is not None:
@@ -126,6 +125,13 @@ class AgentStream(SteerableTurn, Generic[Out_co]):
         if not self._over:
             raise AgentKVError("the turn still runs; read the stream to its end or leave its block first")
         return self._turn.failed
+
+    async def _next(self) -> Event:
+        """Receives the next event that was not taken back."""
+        while True:
+            event = await self._receive.receive()
+            if self._take_back(event):
+                return event
 
     async def _take(self, turn: Turn[Out_co]) -> None:
         with self._send:
@@ -152,6 +158,14 @@ class AgentStream(SteerableTurn, Generic[Out_co]):
     def _is_unread(self, event: Event) -> bool:
         return any(pending is event for pending in self._pending)
 
+    def _take_back(self, event: Event) -> bool:
+        """Takes an event out of those on their way to the reader; returns False where it was none of them."""
+        if not self._is_unread(event):
+            return False
+        self._pending = [pending for pending in self._pending if pending is not event]
+        return True
+
     async def _show(self, asked: ApprovalAsked) -> str | None:
+        self._pending.append(asked)
         await self._send.send(asked)
         return await asked.answer()

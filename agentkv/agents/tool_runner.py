@@ -95,7 +95,7 @@ def _plain(value: object) -> object:
 Emit = Callable[[Event], Awaitable[None]]
 Ask = Callable[[ApprovalAsked], Awaitable[str | None]]  # None, or why the call is denied
 
-IsUnread = Callable[[Event], bool]  # whether the reader has not received this emitted event
+TakeBack = Callable[[Event], bool]  # an emitted event; whether the reader had not received it, and never will
 
 _NOT_KNOWN = (
     "the process ended while this call ran; whether it was carried out is not known: find that out before you make it "
@@ -108,7 +108,7 @@ async def ignore_event(event: Event) -> None:
     """Drops the event: the listener of turns that nobody listens to."""
 
 
-def _never_unread(event: Event) -> bool:
+def _never_taken_back(event: Event) -> bool:
     return False
 
 
@@ -123,7 +123,7 @@ def _unheard() -> bool:
 class Heard(TypedDict, total=False):
     """Fields of a ToolEnvironment that depend on who hears the turn's events, and on what it goes on with."""
 
-    is_unread: IsUnread
+    take_back: TakeBack
     is_heard: Callable[[], bool]
     taken_over: dict[int, EarlierCall]
 
@@ -139,7 +139,7 @@ class ToolEnvironment:
         tokenizer: counts the tokens of results.
         emit: sends an event to the turn's listener.
         ask: has a person decide on a call.
-        is_unread: returns whether the listener has not received an emitted event.
+        take_back: takes back an emitted event; returns False where the listener has received it.
         observe: sends an event to the observers of the Context.
         rules: rules for the message that makes the calls.
         is_heard: returns whether anybody hears the events of a turn that waits for no listener.
@@ -153,7 +153,7 @@ class ToolEnvironment:
     tokenizer: Tokenizer
     emit: Emit
     ask: Ask
-    is_unread: IsUnread = _never_unread
+    take_back: TakeBack = _never_taken_back
     observe: Callable[[Event], None] = field(default=_unobserved, kw_only=True)
     rules: CallRules = field(default=CallRules(), kw_only=True)
     is_heard: Callable[[], bool] = field(default=_unheard, kw_only=True)

@@ -25,7 +25,7 @@ STEPS = {
     "rollback": 4, "adopt": 2, "close": 2, "save": 1,
 }  # fmt: skip
 MOST_TOKENS, MOST_BRANCHES = 700, 8
-BESIDE = ("", "", "I look.", 'Like {"type": "city"}')  # text before calls; the last may be a call until the message ends
+BESIDE = ("", "", "I look.", 'Like {"type": "city"}')  # before calls; the last may be a call until the message ends
 Told = tuple[str, str, tuple[str, ...]]  # role, content, cities of the calls
 
 

@@ -99,7 +99,8 @@ class Steered:
     Attributes:
         text: the words.
         at_once: whether they were to enter at once.
-        kept: text of the message under way that stays before them; "" where they entered between messages.
+        kept: text of the message under way that stays before them; "" where they entered between messages. A RolledBack
+            before this event says that readers were told more of that message than stays.
     """
 
     text: str

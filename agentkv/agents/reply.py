@@ -55,7 +55,8 @@ class MessageReply:
         self._rules = rules
         self._chat = handle_of(branch).core.chat
         self._start = start
-        self._prefix = self._chat.begun_in(handle_of(branch).state.tokens[:start])
+        self._before = handle_of(branch).state.tokens[:start]
+        self._prefix = self._chat.begun_in(self._before)
         self._given = handle_of(branch).state.tokens[start:]
         self._options = self._checked_options(attempt)
         self._repetition = Repetition()
@@ -155,6 +156,16 @@ class MessageReply:
                         return True
         return False
 
+    async def cut(self, calls: int) -> None:
+        """Rolls back the end of a message that failed: what says nothing behind its last text and its first `calls`
+        calls, such as half a call."""
+        all_tokens = handle_of(self._branch).state.tokens
+        before, tokens = all_tokens[: self._start], all_tokens[self._start :]
+        count = max(self._end_of_calls(tokens, calls), self._end_of_text(tokens))
+        if before == self._before and count < len(tokens):  # else room was made meanwhile
+            self._turn.taken_back += len(tokens) - count
+            await rewind(handle_of(self._branch), self._start + count)
+
     async def _end_early(self, calls: int) -> None:
         """Cuts the message after its first `calls` calls, or if there are none after its last whole sentence, and rolls
         back the tokens that follow."""
@@ -191,6 +202,14 @@ class MessageReply:
             calls -= sum(isinstance(delta, CallClosed) for delta in deltas)
             count += 1
         return count
+
+    def _end_of_text(self, tokens: array[int]) -> int:
+        """Number of tokens through the last piece of text or reasoning."""
+        parser, end = self._parser(), 0
+        for count, token in enumerate(tokens, 1):
+            if any(isinstance(delta, TextDelta | ReasoningDelta) for delta in parser.feed_ids([token])):
+                end = count
+        return end
 
     def _end_of_sentences(self, tokens: array[int]) -> int:
         """Number of tokens through the last whole sentence of the text; 0 where none is whole, or no text is asked."""

@@ -53,7 +53,8 @@ class Round(Generic[Out]):
         self._attempt = 1  # at the message
         self._is_over = False  # the final tool was called
         self._probability: float | None = None  # of a call, where `call_threshold` is set
-        self._calls_are_open = False  # the message that makes them is whole, and no result has entered
+        self._calls_are_open = False  # the message that makes them is written, and no result has entered
+        self._under_way: MessageReply | None = None  # the message, while it is written
 
     async def run(self) -> Step[Out]:
         """Runs the round.
@@ -102,15 +103,24 @@ class Round(Generic[Out]):
         return await self._kept(self._answered)
 
     async def _kept(self, work: Callable[[], Awaitable[Step[Out]]]) -> Step[Out]:
-        """Runs the round; where that fails and the turn keeps its work, the results of its calls enter all the same."""
+        """Runs the round; where that fails and the turn keeps its work, what the message says stays, and the results of
+        its calls enter all the same."""
         try:
             return await work()
         except BaseException as error:
             over = not isinstance(error, GeneratorExit | ApprovalPending)
-            if over and self._calls_are_open and self._turn.control.keep:
+            if over and self._turn.control.keep:
                 with anyio.CancelScope(shield=True), suppress(Exception):
-                    await self._enter_results()  # so that a later turn knows what the tools did
+                    await self._keep_partial()
             raise
+
+    async def _keep_partial(self) -> None:
+        """Leaves a round that failed as one that others go on behind: they know what the tools did."""
+        if self._under_way is not None:
+            await self._under_way.cut(len(self._calls))
+            self._calls_are_open = bool(self._calls)
+        if self._calls_are_open:
+            await self._enter_results()
 
     async def _answered(self) -> Step[Out]:
         while True:
@@ -147,12 +157,15 @@ class Round(Generic[Out]):
         """Generates the model's message, and returns it once all of its calls have ended."""
         with ExitStack() as point:
             async with FirstErrorGroup() as group:
-                reply = MessageReply(self._turn, self._branch, self._environment.rules, self._attempt, self._start)
+                rules = self._environment.rules
+                reply = MessageReply(self._turn, self._branch, rules, self._attempt, self._start)
+                self._under_way = reply
                 await reply.read(
                     lambda call, whole: self._written(call, whole, group),
                     self._n_begun,
                     lambda: self._copied("message"),
                 )
+                self._under_way = None
                 if reply.was_cut:
                     self._drop_calls(self._n_begun())
                 self._calls_are_open = bool(self._calls)
@@ -246,10 +259,10 @@ class Round(Generic[Out]):
     async def _enter_results(self) -> None:
         """Extends the branch by the results, in the order of the calls."""
         records = [call.finished for call in self._calls]
-        self._calls_are_open = False
         await self._branch.extend(
             [{"role": "tool", "name": r.name, "tool_call_id": r.id, "content": r.content} for r in records]
         )
+        self._calls_are_open = False  # not before: what is cancelled here enters all the same
 
     async def _steered(self) -> CallRules:
         """Rules for the round's message, after its `tool_choice` function and `call_threshold`."""

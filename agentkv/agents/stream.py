@@ -34,8 +34,8 @@ class AgentStream(SteerableTurn, Generic[Out_co]):
 
     The turn runs in its own task, at most 64 events ahead of the reader. An error of the turn is raised to the reader.
     Leaving the block before `Finished` was read cancels the turn and rolls its branch back. With `keep_partial` the
-    turn waits for its reader, and the branch keeps exactly the text that was read. Calls of a complete message have
-    their results there, or a note that they were cancelled.
+    turn waits for its reader, and the branch keeps exactly the text that was read. Calls that were written have their
+    results there, or a note that they were cancelled; half a call does not stay.
 
     `steer`, `pause`, `resume` and `stop` act on the turn, from this task or from others.
     """

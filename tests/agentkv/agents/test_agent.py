@@ -247,7 +247,7 @@ async def test_what_was_kept_of_a_message_that_nobody_listened_to_is_the_text(op
             assert run is not None
             agent = replace(agent, max_seconds=2 * agent.max_seconds)
         assert run.text == branch.messages[-1].content
-        assert len(branch) == run.usage.total_tokens
+        assert run.usage.total_tokens - len(branch) in (0, 1)  # a space behind the last number is in no text yet
 
 
 async def test_tools_of_a_toolset_are_asked_for_anew(open_desk: OpenDesk) -> None:

@@ -24,7 +24,9 @@ def shown(terminal: Terminal) -> list[str]:
         (0, 1, LINES[-1:], 1),
     ],
 )
-def test_a_window_that_gets_another_size_keeps_its_cursor_in_sight(up: int, rows: int, kept: list[str], row: int) -> None:
+def test_a_window_that_gets_another_size_keeps_its_cursor_in_sight(
+    up: int, rows: int, kept: list[str], row: int
+) -> None:
     answers: list[str] = []
     terminal = Terminal(40, 12, answers.append)
     bytes_ = pyte.ByteStream(terminal)

@@ -219,7 +219,9 @@ def test_text_is_held_back_only_where_it_may_be_a_call() -> None:
     assert sum(map(bool, told)) >= 6
 
 
-@pytest.mark.parametrize("begun", ["<b then", "<Mon", "[[", "```json", "get_w", "{'name", '{"type": "city"}', '{"id": 1'])
+@pytest.mark.parametrize(
+    "begun", ["<b then", "<Mon", "[[", "```json", "get_w", "{'name", '{"type": "city"}', '{"id": 1']
+)
 def test_text_that_might_be_a_call_is_told_before_the_call_that_follows(begun: str) -> None:
     for parts in cuts(f"If a\n{begun}\n<tool_call>{CALL}</tool_call>", 0, 6):
         parser = replace(FAMILIES["hermes"].fit({}), rescue=True).parser(tools=TOOLS)

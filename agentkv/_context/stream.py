@@ -133,10 +133,6 @@ class TokenStream(Generic[Out_co]):
         self._take(*tokens)
         return tokens
 
-    def unread(self, count: int) -> None:
-        """Counts the last `count` tokens handed out as not read: with `keep="read"` they are not kept."""
-        self._read -= count
-
     def end(self) -> None:
         """Ends the generation where it is. Tokens made until then can still be read, and stay. Idempotent."""
         if not self._ends:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import anyio
 from agentkv_runtime.errors import FormatError
 from agentkv_runtime.formats.parsed import CallClosed, Delta, ParsedCall, ParsedMessage, ReasoningDelta, TextDelta
 
@@ -61,8 +62,8 @@ class MessageReply:
         self._repetition = Repetition()
         self._parts: list[TokenStream[Any]] = []
         self._n_read = 0  # tokens that the parser has
-        self._n_delivered = 0  # those of them whose deltas the reader has
-        self._is_unread = False  # the reader has not got what it was told last
+        self._n_heard = 0  # those of them that the listener has heard of, at least in part
+        self._is_unread = False  # the listener has not got what it was told last
         self.was_cut = False
 
     async def read(self, written: Written, n_begun: Callable[[], int], point: Callable[[], TurnCopy]) -> None:
@@ -75,19 +76,24 @@ class MessageReply:
 
         Raises LimitReached or ContextFull for a message that is cut short, BranchClosed where the branch is closed.
         """
+        parser = self._parser()
+        try:
+            await self._read(parser, written, n_begun, point)
+        except BaseException as error:
+            if not isinstance(error, GeneratorExit):  # a coroutine that is torn down can await nothing
+                await self._keep_heard(parser)
+            raise
+
+    async def _read(
+        self, parser: ReplyParser, written: Written, n_begun: Callable[[], int], point: Callable[[], TurnCopy]
+    ) -> None:
         turn, calls = self._turn, None
         turn.text = ""
-        parser = self._parser()
         try:
             self._take_over(parser, written)
             await self._generate(parser, written, point)
         except EndOfCalls as end:
             calls = end.calls
-        except BaseException:
-            with suppress(FormatError):
-                rest = parser.feed_ids(handle_of(self._branch).state.tokens[self._start + self._n_read :])
-                turn.text += text_of(rest)
-            raise
         finally:
             turn.generated += len(self._branch) - self._start
         if calls is None and self.was_cut:
@@ -106,7 +112,7 @@ class MessageReply:
 
     def _take_over(self, parser: ReplyParser, written: Written) -> None:
         """Reads what the branch has of the message."""
-        self._n_read = len(self._given)
+        self._n_read = self._n_heard = len(self._given)
         self._repetition.take(self._given)
         for delta in parser.feed_ids(self._given):
             if isinstance(delta, TextDelta):
@@ -134,26 +140,34 @@ class MessageReply:
         """Returns whether words are to enter behind what the listener has heard."""
         turn = self._turn
         most = 1 if turn.environment.has_listener else None
-        self._n_delivered = self._n_read  # what an earlier part has of the message stays
         async with stream as tokens:
             with turn.control.generating(tokens.end):
                 while batch := await tokens.batch(most):
                     self._n_read += len(batch)
                     deltas = parser.feed_ids(token.id for token in batch)
-                    try:
-                        await self._tell(deltas, written, whole=False)
-                    except BaseException:
-                        if self._is_unread:
-                            tokens.unread(self._n_read - self._n_delivered)
-                            self._n_read = self._n_delivered
-                            turn.text = turn.text.removesuffix(text_of(deltas))
-                        raise
-                    self._n_delivered = self._n_read if deltas else self._n_delivered
+                    await self._tell(deltas, written, whole=False)
+                    self._n_heard = self._n_read - parser.n_held
                     if self._repetition.take(token.id for token in batch):
                         return False
                     if turn.environment.has_listener and turn.control.interrupts:
                         return True
         return False
+
+    async def _keep_heard(self, parser: ReplyParser) -> None:
+        """Has the branch hold what the listener has heard, if work is kept; without a listener, all that is written."""
+        turn = self._turn
+        if not turn.environment.has_listener:
+            with suppress(FormatError):
+                rest = parser.feed_ids(handle_of(self._branch).state.tokens[self._start + self._n_read :])
+                turn.text += text_of(rest)
+            return
+        if not self._is_unread:
+            self._n_heard = self._n_read - parser.n_held
+        end = self._start + max(self._n_heard, len(self._given))
+        if turn.control.keep and (unheard := len(self._branch) - end) > 0:
+            with anyio.CancelScope(shield=True), suppress(Exception):
+                await rewind(handle_of(self._branch), end)
+                turn.taken_back += unheard
 
     async def _end_early(self, calls: int) -> None:
         """Cuts the message after its first `calls` calls, or if there are none after its last whole sentence, and rolls
@@ -250,6 +264,8 @@ class MessageReply:
             await self._turn.environment.emit(delta)
         except BaseException:
             self._is_unread = self._turn.environment.take_back(delta)
+            if self._is_unread and isinstance(delta, TextDelta):
+                self._turn.text = self._turn.text.removesuffix(delta.text)
             raise
 
     def _check_whole(self) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from agentkv_runtime.errors import FormatError
-from agentkv_runtime.formats.parsed import Delta, ParsedMessage, TextDelta
+from agentkv_runtime.formats.parsed import Delta, ParsedMessage, ReasoningDelta, TextDelta
 
 from .._types.message import Message, ToolCall, as_mapping, call_id
 from .tokenizer import Detokenizer, text_decoder
@@ -95,15 +96,28 @@ class ReplyParser:
         self._parser = form.parser(prefix=prefix, tools=tools)
         self._token_bytes = token_bytes
         self._decoder = text_decoder()
+        self._sizes: deque[int] = deque()  # in bytes, of the last tokens
         self.of_prefix = self._parser.deltas_of_prefix
 
     def feed(self, text: str) -> list[Delta]:
-        """Deltas of the next text, control tokens spelled out."""
-        return list(self._parser.feed(text))
+        """Deltas of the next text, control tokens spelled out; pieces of text that follow each other are one, so that a
+        listener gets what a token says whole or not at all."""
+        return merged(self._parser.feed(text))
 
     def feed_ids(self, ids: Iterable[int]) -> list[Delta]:
         """Deltas of the next tokens, control tokens included; a character that they only begin waits for its end."""
-        return self.feed(self._decoder.decode(spelled_out(self._token_bytes, ids)))
+        spelled = [spelled_out(self._token_bytes, [id]) for id in ids]
+        self._sizes.extend(map(len, spelled))
+        return self.feed(self._decoder.decode(b"".join(spelled)))
+
+    @property
+    def n_held(self) -> int:
+        """Number of the last tokens of which no delta has any text: they may be a call, a marker, half a character."""
+        held = len(self._parser.held.encode()) + len(self._decoder.getstate()[0])
+        sizes = sum(self._sizes)
+        while self._sizes and (sizes > held or not held):
+            sizes -= self._sizes.popleft()
+        return len(self._sizes)
 
     def end(self) -> list[Delta]:
         """Deltas of what was held back until the end."""
@@ -112,6 +126,20 @@ class ReplyParser:
     def finish(self) -> ParsedMessage:
         """The whole message."""
         return self._parser.finish()
+
+
+def merged(deltas: Iterable[Delta]) -> list[Delta]:
+    """Deltas of which no two that follow each other are text, or reasoning."""
+    made: list[Delta] = []
+    for delta in deltas:
+        last = made[-1] if made else None
+        if isinstance(delta, TextDelta) and isinstance(last, TextDelta):
+            made[-1] = TextDelta(last.text + delta.text)
+        elif isinstance(delta, ReasoningDelta) and isinstance(last, ReasoningDelta):
+            made[-1] = ReasoningDelta(last.text + delta.text)
+        else:
+            made.append(delta)
+    return made
 
 
 def spelled_out(token_bytes: Sequence[bytes], ids: Iterable[int]) -> bytes:

@@ -204,11 +204,11 @@ class MessageReply:
         return count
 
     def _end_of_text(self, tokens: array[int]) -> int:
-        """Number of tokens through the last piece of text or reasoning."""
+        """Number of tokens through the last piece of text or reasoning that a listener was told of."""
         parser, end = self._parser(), 0
         for count, token in enumerate(tokens, 1):
             if any(isinstance(delta, TextDelta | ReasoningDelta) for delta in parser.feed_ids([token])):
-                end = count
+                end = count - parser.n_held
         return end
 
     def _end_of_sentences(self, tokens: array[int]) -> int:

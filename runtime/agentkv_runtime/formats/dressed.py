@@ -78,9 +78,11 @@ class DressedCalls:
         """Ends the content, or where the message `goes_on` with a call of the format's own its part before that: reads
         `held` into text and calls, and empties it."""
         held, before = self.held, self._text[: self._told]
+        read = self.read(held, alone=not before.strip(), goes_on=goes_on)
+        self._text = before + read.text  # calls are nothing that later ones stand beside
         self._told = self._read = len(self._text)
         self._is_found = False
-        return self.read(held, alone=not before.strip(), goes_on=goes_on)
+        return read
 
     def read(self, text: str, *, alone: bool = True, goes_on: bool = False) -> Read:
         """Splits a text into calls and the text beside them; finds no calls if the text shows them to a person.

@@ -76,6 +76,13 @@ class MessageParser:
         current = self._regions.current
         return current is not None and current.name == "tool_calls"
 
+    @property
+    def held(self) -> str:
+        """The end of the text so far that is in no delta, as it may be a call or the beginning of a marker."""
+        held = self._dressed.held if self._dressed and not self.in_call and not self.in_reasoning else ""
+        held += self._regions.held
+        return held if held.strip() else ""
+
     def feed(self, text: str) -> list[Delta]:
         """Reads more text, special tokens included; withholds a possible beginning of a marker until more text comes.
 

@@ -71,6 +71,11 @@ class Regions:
         """Field that further text would belong to; None for text outside of all fields."""
         return self._region.entry if self._region else self._template.implicit
 
+    @property
+    def held(self) -> str:
+        """Text that may begin an anchor, so that it is of no region yet."""
+        return self._text[self._at :]
+
     def feed(self, text: str) -> Iterator[Step]:
         """Reads more text. The caller must exhaust the iterator."""
         self._text += text

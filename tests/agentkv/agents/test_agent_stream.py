@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, cast
 
 import anyio
 import pytest
 import sniffio
+from agentkv_runtime.formats.parsed import Delta
 
 import agentkv as kv
+from agentkv._chat.reply import ReplyParser
 from tests.waiting import PATIENCE, until
 
 from .conftest import NO_CALL, ONE_CALL, TWO_CALLS, OpenDesk, SlowReplies, as_tool, desk_agent
@@ -260,6 +262,41 @@ async def test_a_reader_gets_no_text_that_its_turn_counts_as_unread(ticks: int) 
                 async for _ in events:
                     heard.append(True)
         assert kept == (heard or [False])
+
+
+@pytest.mark.parametrize(
+    "text", ['Like {"type": "city"}, it is.', "w < b <x> weather then", "So:\n```json\n{", "a {", "日本 🌧 {"]
+)
+async def test_what_nobody_was_told_as_it_might_have_been_a_call_does_not_stay(
+    monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """A reader that leaves while it waits, after any number of tokens."""
+    agent = desk_agent("weather")
+    feed, left = ReplyParser.feed_ids, list[anyio.CancelScope]()
+
+    def feed_ids(parser: ReplyParser, ids: Iterable[int]) -> list[Delta]:
+        if left and len(left) > 1:
+            left.pop()
+        elif left:
+            left[0].cancel()
+        return feed(parser, ids)
+
+    monkeypatch.setattr(ReplyParser, "feed_ids", feed_ids)
+    async with kv.testing.replies(lambda _: text, capacity=2048, threads=1) as ctx:
+        trunk = await agent.trunk(ctx)
+        said, count = "", 0
+        while said.strip() != text:
+            branch, heard, count = await trunk.fork(), "", count + 1
+            with anyio.CancelScope() as scope:
+                left[:] = [scope] * count
+                async with agent.stream(branch, "Q", keep_partial=True) as events:
+                    async for event in events:
+                        heard += event.text if isinstance(event, kv.events.TextDelta) else ""
+            left.clear()
+            said = "".join(message.content for message in branch.messages if message.role == "assistant")
+            assert said.strip() == heard.strip()
+            await branch.close()
+        assert count > 3
 
 
 async def some_checkpoints(count: int) -> None:

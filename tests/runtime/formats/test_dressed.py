@@ -217,6 +217,14 @@ def test_nothing_is_cut_off_where_the_message_goes_on_with_a_call_of_the_format(
         assert message.content == told.strip() == f"I look.\n{half.strip()}"
 
 
+def test_a_call_stands_alone_beside_calls() -> None:
+    unfit = '{"name": "get_weather", "arguments": {"town": "Oslo"}}'
+    for text in (f"{CALL}<tool_call>{OTHER}</tool_call>{unfit}", f"<tool_call>{OTHER}</tool_call>{CALL}{unfit}"):
+        message, _ = read(replace(FAMILIES["hermes"].fit({}), rescue=True), [text])
+        assert [call.arguments for call in message.calls].count({"town": "Oslo"}) == 1, text
+        assert message.content == ""
+
+
 def test_a_call_of_a_list_that_is_read_in_another_spelling_is_told_as_it_is_kept() -> None:
     form = replace(FAMILIES["mistral-spaced"].fit({}), rescue=True)
     for parts in cuts(f"[TOOL_CALLS] [{CALL}, [{OTHER}]]", 0, 6):

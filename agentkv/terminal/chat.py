@@ -68,32 +68,32 @@ class InterruptHandler:
 
 async def chat(talk: ChatSession, console: Console) -> None:
     """Prompts for lines until the user leaves. Raises SystemExit after SIGTERM."""
-    from .keys import TypedAhead, keep_lines
+    from .keys import TypedAhead, key_by_key
     from .prompt import prompt_session
 
     session, stop = prompt_session(talk), InterruptHandler()
     typed = TypedAhead(session.input, session.output)
-    keep_lines(session.input)
-    async with anyio.create_task_group() as group:
-        group.start_soon(stop.watch, group.cancel_scope)
-        while True:
-            try:
-                line = (await session.prompt_async("> ", handle_sigint=False)).strip()
-            except KeyboardInterrupt:
-                console.print(Text(HOW_TO_LEAVE, "dim"))
-                continue
-            except EOFError:
-                break
-            try:
-                async with typed.reading(group):
-                    if line and not await respond(talk, line, console, stop, typed):
-                        typed.drop()
-                        console.print(Text("(stopped; what is here stays)", "dim"))
-            except commands.Leave:
-                break
-            except (AgentKVError, OSError) as error:
-                console.print(Text(f"error: {printable(told(error))}", "red"))
-        group.cancel_scope.cancel()
+    with key_by_key(session.input):
+        async with anyio.create_task_group() as group:
+            group.start_soon(stop.watch, group.cancel_scope)
+            while True:
+                try:
+                    line = (await session.prompt_async("> ", handle_sigint=False)).strip()
+                except KeyboardInterrupt:
+                    console.print(Text(HOW_TO_LEAVE, "dim"))
+                    continue
+                except EOFError:
+                    break
+                try:
+                    async with typed.reading(group):
+                        if line and not await respond(talk, line, console, stop, typed):
+                            typed.drop()
+                            console.print(Text("(stopped; what is here stays)", "dim"))
+                except commands.Leave:
+                    break
+                except (AgentKVError, OSError) as error:
+                    console.print(Text(f"error: {printable(told(error))}", "red"))
+            group.cancel_scope.cancel()
     if stop.terminated:
         raise SystemExit(128 + signal.SIGTERM)
 

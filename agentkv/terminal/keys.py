@@ -6,7 +6,7 @@ import os
 import re
 import select
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import anyio
 from anyio.abc import TaskGroup
@@ -61,14 +61,8 @@ class TypedAhead:
 
     @asynccontextmanager
     async def reading(self, group: TaskGroup) -> AsyncIterator[None]:
-        """Collects input for the length of a block; Ctrl-C and Ctrl-Z still work."""
-        import termios  # no module of Windows: see `check_keys`
-
+        """Collects input for the length of a block inside `key_by_key`; Ctrl-C and Ctrl-Z still work."""
         fd = self._source.fileno()
-        before = termios.tcgetattr(fd)
-        raw = termios.tcgetattr(fd)
-        raw[3] &= ~(termios.ECHO | termios.ICANON)
-        termios.tcsetattr(fd, termios.TCSANOW, raw)
         self._paste(on=True)
         scope, over = anyio.CancelScope(), anyio.Event()
         group.start_soon(self._read, fd, scope, over)
@@ -82,7 +76,6 @@ class TypedAhead:
             store_typeahead(self._source, _pressed(self._typed))
             self._typed = b""
             self._paste(on=False)
-            termios.tcsetattr(fd, termios.TCSANOW, before)
 
     @contextmanager
     def lines_to(self, takes: Callable[[str], bool]) -> Iterator[None]:
@@ -146,17 +139,24 @@ class TypedAhead:
         self._output.flush()
 
 
-def keep_lines(source: Input) -> None:
-    """Passes input from before the first prompt on to the next prompt of `source`."""
-    import termios
+@contextmanager
+def key_by_key(source: Input) -> Iterator[None]:
+    """Has the terminal pass on each key as it is typed, without echo, for the length of a block: in the moments between
+    two prompts, too, in which a Ctrl-D would be read as a Ctrl-@ otherwise. Input from before goes to the next prompt.
+    """
+    import termios  # no module of Windows: see `check_keys`
 
     fd = source.fileno()
     before = termios.tcgetattr(fd)
     raw = termios.tcgetattr(fd)
-    raw[3] &= ~termios.ICANON  # makes an unfinished line readable
+    raw[3] &= ~(termios.ECHO | termios.ICANON)
     termios.tcsetattr(fd, termios.TCSANOW, raw)
-    store_typeahead(source, _pressed(_waiting(fd).replace(b"\0", b"\x04")))  # as terminals keep Ctrl-D in lines
-    termios.tcsetattr(fd, termios.TCSANOW, before)
+    try:
+        store_typeahead(source, _pressed(_waiting(fd).replace(b"\0", b"\x04")))  # as terminals keep Ctrl-D in lines
+        yield
+    finally:
+        with suppress(termios.error):  # the terminal is gone
+            termios.tcsetattr(fd, termios.TCSANOW, before)
 
 
 def _waiting(fd: int, before: bytes = b"") -> bytes:

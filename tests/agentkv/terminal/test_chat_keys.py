@@ -6,11 +6,15 @@ import os
 import random
 import re
 import signal
+import termios
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from prompt_toolkit.input.typeahead import get_typeahead
+from prompt_toolkit.input.vt100 import Vt100Input
 
+from agentkv.terminal.keys import key_by_key
 from tests.rows import one_in
 from tests.waiting import NEVER
 
@@ -180,6 +184,34 @@ def test_ctrl_d_during_an_answer_leaves_after_it(sit_down: SitDown) -> None:
     person.say("Hello")
     person.type(CTRL_D)
     assert person.ends() == 0
+
+
+def test_keys_are_read_as_they_are_typed_from_the_first_prompt_to_the_last(sit_down: SitDown) -> None:
+    """There is no moment between in which the terminal makes lines of them."""
+    person = sit_down()
+    modes = set[int]()
+    for _ in range(10):
+        person.say("/stats")
+        for _ in range(2000):
+            modes.add(termios.tcgetattr(person.process.child_fd)[3] & (termios.ICANON | termios.ECHO))
+        person.sees("tokens on main")
+        person.prompted()
+    assert modes == {0}
+
+
+def test_a_key_between_two_prompts_is_the_key_that_it_was() -> None:
+    """A terminal that reads lines makes a Ctrl-D their end, and echoes what is typed."""
+    person, program = os.openpty()
+    before = termios.tcgetattr(program)
+    with os.fdopen(program) as terminal:
+        os.write(person, b"early\x04")
+        source = Vt100Input(terminal)
+        with key_by_key(source):
+            os.write(person, b"\x04x")
+            assert os.read(program, 100) == b"\x04x"
+        assert termios.tcgetattr(program) == before
+        assert [key.data for key in get_typeahead(source)] == [*"early", "\x04"]
+    os.close(person)
 
 
 def test_ctrl_z_is_no_part_of_a_message(sit_down: SitDown) -> None:

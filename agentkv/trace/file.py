@@ -6,9 +6,11 @@ b"agentkv trace\\n"  { uint32 bytes of the payload, uint32 crc32 of it, payload:
 from __future__ import annotations
 
 import os
+import stat
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -41,18 +43,25 @@ class TraceWriter:
             raise TraceError(f"{path} cannot be written: {error.strerror}; give another path") from error
         self._encoder = msgspec.msgpack.Encoder()
         self._path = path
+        self._has_frames = False
         self._write(MAGIC)
 
     def write(self, records: Sequence[AnyRecord]) -> None:
         """Appends one frame. Raises TraceError; the file then ends with the frame before it."""
         payload = self._encoder.encode(records)
         self._write(_FRAME.pack(len(payload), zlib.crc32(payload)) + payload)
+        self._has_frames = True
 
     def close(self) -> None:
-        """Ends the file. Idempotent."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        """Ends the file; removes it if nothing was recorded, as no tool reads such a one. Idempotent."""
+        if self._file < 0:
+            return
+        is_file = stat.S_ISREG(os.fstat(self._file).st_mode)
+        os.close(self._file)
+        self._file = -1
+        if is_file and not self._has_frames:
+            with suppress(OSError):
+                self._path.unlink()
 
     def _write(self, data: bytes) -> None:
         try:

@@ -13,6 +13,7 @@ from pathlib import Path
 import anyio
 import numpy as np
 import pytest
+from anyio.lowlevel import checkpoint
 
 import agentkv as kv
 from agentkv import trace
@@ -37,7 +38,7 @@ from agentkv.trace.records import (
 from agentkv.trace.story import read_story
 from tests.agentkv.agents.conftest import TWO_CALLS, OpenDesk, as_tool, desk_agent
 from tests.agentkv.conftest import OpenContext, after_forwards
-from tests.waiting import PATIENCE, SOON
+from tests.waiting import PATIENCE
 
 from .conftest import only, records_of
 
@@ -202,16 +203,29 @@ async def test_leaving_the_context_first_ends_the_recording(open_context: OpenCo
     assert not [thread for thread in threading.enumerate() if thread.name == "agentkv-trace"]
 
 
-async def test_a_cancelled_recording_is_whole(open_context: OpenContext, tmp_path: Path) -> None:
-    path = tmp_path / "run.trace"
+@pytest.mark.parametrize("ticks", [0, 1, 2, 3, 5, 10, 100])
+async def test_a_cancelled_recording_is_whole_or_not_there(
+    open_context: OpenContext, tmp_path: Path, ticks: int
+) -> None:
+    path, has_begun = tmp_path / "run.trace", False
     async with open_context() as ctx:
-        with anyio.move_on_after(SOON):
+
+        async def recorded() -> None:
+            nonlocal has_begun
             async with trace.record(ctx, path):
+                has_begun = True
                 branch = await ctx.branch("The quick")
                 while True:
                     await branch.generate(max_tokens=50)
                     await branch.rollback(2)
-        assert isinstance(records_of(path)[-1], Ended)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(recorded)
+            for _ in range(ticks):
+                await checkpoint()
+            group.cancel_scope.cancel()
+        assert path.exists() == has_begun
+        assert not has_begun or isinstance(records_of(path)[-1], Ended)
         await ctx.branch("and on")
 
 

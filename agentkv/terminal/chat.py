@@ -68,12 +68,13 @@ class InterruptHandler:
 
 async def chat(talk: ChatSession, console: Console) -> None:
     """Prompts for lines until the user leaves. Raises SystemExit after SIGTERM."""
-    from .keys import TypedAhead, key_by_key
+    from .keys import TypedAhead, keep_lines, key_by_key
     from .prompt import prompt_session
 
     session, stop = prompt_session(talk), InterruptHandler()
     typed = TypedAhead(session.input, session.output)
     with key_by_key(session.input):
+        keep_lines(session.input)
         async with anyio.create_task_group() as group:
             group.start_soon(stop.watch, group.cancel_scope)
             while True:

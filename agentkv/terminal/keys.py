@@ -142,8 +142,7 @@ class TypedAhead:
 @contextmanager
 def key_by_key(source: Input) -> Iterator[None]:
     """Has the terminal pass on each key as it is typed, without echo, for the length of a block: in the moments between
-    two prompts, too, in which a Ctrl-D would be read as a Ctrl-@ otherwise. Input from before goes to the next prompt.
-    """
+    two prompts, too, in which a Ctrl-D would be read as a Ctrl-@ otherwise."""
     import termios  # no module of Windows: see `check_keys`
 
     fd = source.fileno()
@@ -152,11 +151,16 @@ def key_by_key(source: Input) -> Iterator[None]:
     raw[3] &= ~(termios.ECHO | termios.ICANON)
     termios.tcsetattr(fd, termios.TCSANOW, raw)
     try:
-        store_typeahead(source, _pressed(_waiting(fd).replace(b"\0", b"\x04")))  # as terminals keep Ctrl-D in lines
         yield
     finally:
         with suppress(termios.error):  # the terminal is gone
             termios.tcsetattr(fd, termios.TCSANOW, before)
+
+
+def keep_lines(source: Input) -> None:
+    """Passes input from before `key_by_key` on to the next prompt of `source`."""
+    typed = _waiting(source.fileno())
+    store_typeahead(source, _pressed(typed.replace(b"\0", b"\x04")))  # as terminals keep Ctrl-D in lines
 
 
 def _waiting(fd: int, before: bytes = b"") -> bytes:

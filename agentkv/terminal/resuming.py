@@ -125,8 +125,10 @@ async def _keyboard(group: TaskGroup) -> AsyncIterator[TypedAhead | None]:
     from prompt_toolkit.input import create_input
     from prompt_toolkit.output import create_output
 
-    from .keys import TypedAhead
+    from .keys import TypedAhead, key_by_key
 
-    typed = TypedAhead(create_input(), create_output())
-    async with typed.reading(group):
-        yield typed
+    keys = create_input()
+    typed = TypedAhead(keys, create_output())
+    with key_by_key(keys):
+        async with typed.reading(group):
+            yield typed

@@ -14,7 +14,7 @@ import pytest
 from prompt_toolkit.input.typeahead import get_typeahead
 from prompt_toolkit.input.vt100 import Vt100Input
 
-from agentkv.terminal.keys import key_by_key
+from agentkv.terminal.keys import keep_lines, key_by_key
 from tests.rows import one_in
 from tests.waiting import NEVER
 
@@ -207,6 +207,7 @@ def test_a_key_between_two_prompts_is_the_key_that_it_was() -> None:
         os.write(person, b"early\x04")
         source = Vt100Input(terminal)
         with key_by_key(source):
+            keep_lines(source)
             os.write(person, b"\x04x")
             assert os.read(program, 100) == b"\x04x"
         assert termios.tcgetattr(program) == before

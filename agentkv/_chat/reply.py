@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -96,7 +95,6 @@ class ReplyParser:
         self._parser = form.parser(prefix=prefix, tools=tools)
         self._token_bytes = token_bytes
         self._decoder = text_decoder()
-        self._sizes: deque[int] = deque()  # in bytes, of the last tokens
         self.of_prefix = self._parser.deltas_of_prefix
 
     def feed(self, text: str) -> list[Delta]:
@@ -106,18 +104,16 @@ class ReplyParser:
 
     def feed_ids(self, ids: Iterable[int]) -> list[Delta]:
         """Deltas of the next tokens, control tokens included; a character that they only begin waits for its end."""
-        spelled = [spelled_out(self._token_bytes, [id]) for id in ids]
-        self._sizes.extend(map(len, spelled))
-        return self.feed(self._decoder.decode(b"".join(spelled)))
+        return self.feed(self._decoder.decode(spelled_out(self._token_bytes, ids)))
 
-    @property
-    def n_held(self) -> int:
-        """Number of the last tokens of which no delta has any text: they may be a call, a marker, half a character."""
-        held = len(self._parser.held.encode()) + len(self._decoder.getstate()[0])
-        sizes = sum(self._sizes)
-        while self._sizes and (sizes > held or not held):
-            sizes -= self._sizes.popleft()
-        return len(self._sizes)
+    def n_held(self, ids: Sequence[int]) -> int:
+        """Number of the last of all ids fed of which no delta has any text: they may be a call, or half a character."""
+        left = len(self._parser.held.encode()) + len(self._decoder.getstate()[0])
+        count = 0
+        while left > 0 and count < len(ids):
+            left -= len(spelled_out(self._token_bytes, [ids[-1 - count]]))
+            count += left >= 0
+        return count
 
     def end(self) -> list[Delta]:
         """Deltas of what was held back until the end."""

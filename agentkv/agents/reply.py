@@ -208,7 +208,7 @@ class MessageReply:
         parser, end = self._parser(), 0
         for count, token in enumerate(tokens, 1):
             if any(isinstance(delta, TextDelta | ReasoningDelta) for delta in parser.feed_ids([token])):
-                end = count - parser.n_held
+                end = count - parser.n_held(tokens[:count])
         return end
 
     def _end_of_sentences(self, tokens: array[int]) -> int:

@@ -66,7 +66,7 @@ ctest: $(DONE)/install ## Builds and runs the C++ tests
 	@$(CONFIGURE_TESTS)
 	@cmake --build $(BUILT)
 	@echo "==> Running the C++ tests"
-	@ctest --test-dir $(BUILT) --output-on-failure --progress --no-tests=error
+	@ctest --test-dir $(BUILT) --parallel $(JOBS) --output-on-failure --progress --no-tests=error
 
 test-arm: $(DONE)/tools $(DONE)/install ## Builds for Arm, and runs the C++ tests and nano under qemu-user (Debian: qemu-user, g++-aarch64-linux-gnu)
 	@$(PY) -m tests.arm
@@ -133,7 +133,7 @@ define SANITIZED
 	-DPython_EXECUTABLE=$(abspath $(PY)) -DAGENTKV_SANITIZE=$(SANITIZERS) --log-level=WARNING >/dev/null
 @cmake --build build/$@
 @echo "==> Running the C++ tests with sanitizers"
-@$(FIXED_ADDRESSES) ctest --test-dir build/$@ --output-on-failure --progress --no-tests=error
+@$(FIXED_ADDRESSES) ctest --test-dir build/$@ --parallel $(JOBS) --output-on-failure --progress --no-tests=error
 endef
 
 bench: $(DONE)/test-deps $(DONE)/install ## Runs the benchmarks, one after another (some 10 minutes)

@@ -14,7 +14,7 @@ import pytest
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[1]
-CONFTEST = "import tests.limits\ntests.limits.GRACE_S = 3.0\n"
+CONFTEST = "import tests.limits\ntests.limits.GRACE_S = 3.0\ntests.limits.MOST_LIMITS = 2\n"
 CHILD = "import time\ndef waits_in_the_child():\n    time.sleep(3600)\nwaits_in_the_child()\n"
 BODIES = {
     "a lock": "lock = threading.Lock()\n    lock.acquire()\n    lock.acquire()",
@@ -29,7 +29,7 @@ SHOWN = {
     "an event loop": r"run \(anyio/",
     "a child": "waits_in_the_child",
     "a child in a session of its own": "waits_in_the_child",
-    "turning in a circle": "longer than 5 seconds",
+    "turning in a circle": "longer than 2 seconds",
     "native code that keeps the interpreter": "crashed while running 'test_hangs.py::test_it'",
 }
 

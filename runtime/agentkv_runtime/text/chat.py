@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import jinja2
@@ -26,15 +26,11 @@ class ChatTemplate:
     """A compiled template. `specials` are the named control tokens that templates refer to, such as `bos_token`."""
 
     def __init__(self, source: str, specials: Mapping[str, str], added: AddedTokens) -> None:
-        environment = Sandbox()
         self._specials = dict(specials)
         self._added = added
         self._source = source
-        try:
-            self._template = environment.from_string(source)
-            self._constants = [*_constants(environment.parse(source)), *specials.values()]
-        except Exception as error:
-            raise TokenizerError(f"the chat template does not compile: {type(error).__name__}: {error}") from error
+        self._template, constants = _compiled(source)
+        self._constants = [*constants, *specials.values()]
         # Does it write a control token in pieces, so that content might supply one?
         self._writes_pieces = added.may_begin_at_end_of(self._constants)
 
@@ -144,6 +140,16 @@ class ChatTemplate:
             if [control.id for control in found] == [control.id for control in controls]:
                 return ControlledText(text, found)
         return ControlledText(bare, controls)
+
+
+@lru_cache(maxsize=32)  # that of a model is compiled once, not for each of its Contexts
+def _compiled(source: str) -> tuple[jinja2.Template, Sequence[str]]:
+    """A template, which keeps nothing of what it renders, and its constants."""
+    environment = Sandbox()
+    try:
+        return environment.from_string(source), tuple(_constants(environment.parse(source)))
+    except Exception as error:
+        raise TokenizerError(f"the chat template does not compile: {type(error).__name__}: {error}") from error
 
 
 def _constants(tree: nodes.Template) -> Iterator[str]:

@@ -21,8 +21,8 @@ pytestmark = pytest.mark.anyio
 
 call = kv.testing.call
 OSLO = call("weather", city="Oslo")
-LONG = call("weather", city=" ".join(f"City {number}" for number in range(60)))
-SO_MANY = 100  # forwards, after which LONG is half written, whatever comes before it
+LONG = call("weather", city=" ".join(f"City {number}" for number in range(40)))
+SO_MANY = 60  # forwards, after which LONG is half written, whatever comes before it
 TALK = " ".join(f"Word {number} of many." for number in range(60))
 
 Ends = Callable[[kv.Agent[None, str], kv.Branch, kv.Context], Awaitable[None]]

@@ -12,7 +12,7 @@ import pytest
 from agentkv_runtime.text.tokenizer import Tokenizer
 
 import agentkv as kv
-from agentkv._chat.prompt import _WORKERS
+from agentkv._chat import prompt as encoding
 from tests.conftest import FolderFactory
 from tests.models import CHAT_TEMPLATE
 from tests.waiting import PATIENCE, until
@@ -175,7 +175,7 @@ async def test_a_branch_that_changes_while_its_messages_are_encoded(with_templat
 async def template_runs(ctx: kv.Context) -> None:
     """Returns while a template runs beside the event loop."""
     with anyio.fail_after(PATIENCE):
-        while ctx._core.chat.encoder._workers.value == _WORKERS:
+        while ctx._core.chat.encoder._workers.value == encoding._WORKERS:
             await anyio.lowlevel.checkpoint()
 
 
@@ -192,6 +192,7 @@ async def leave_its_template(ctx: kv.Context, messages: list[dict]) -> None:
 
     with pytest.MonkeyPatch.context() as patch, anyio.CancelScope() as scope:
         patch.setattr(Tokenizer, "render", told)
+        patch.setattr(encoding, "MOST_SECONDS", 1.0)  # of a processor, which it keeps busy until then
         async with anyio.create_task_group() as group:
             group.start_soon(ctx.branch, messages)
             await until(lambda: running)

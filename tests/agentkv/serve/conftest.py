@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -13,15 +14,29 @@ import anyio
 import httpx
 import openai
 import pytest
+import uvicorn.server
 from starlette.applications import Starlette
 
 import agentkv as kv
 from agentkv.serve import Settings, application
 from agentkv.serve.http.listener import listener
 from agentkv.serve.server import Server
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, TICK
 
 SETTINGS = Settings(names=("nano", "alias"))
+
+
+class _LooksOften:
+    """asyncio for uvicorn, which looks ten times a second whether it is to end: 0.2 seconds of each of 500 tests."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(min(seconds, TICK))
+
+
+setattr(uvicorn.server, "asyncio", _LooksOften())  # noqa: B010 - a module of another's
 
 
 @pytest.fixture

@@ -147,6 +147,22 @@ def tiny_exported_folder(export_cache: ExportCache, tiny_hf_folder: FolderFactor
     return build
 
 
+@pytest.fixture(scope="session")
+def mtp_folder(export_cache: ExportCache, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model, exported with a multi-token prediction layer of random weights."""
+
+    def export(out: Path) -> None:
+        from agentkv_runtime.export import export_folder
+
+        from tests.runtime.next_token_layers import FAMILIES, write_with_layer
+
+        source = tmp_path_factory.mktemp("mtp") / "hf"
+        write_with_layer(FAMILIES["llama"], source)
+        export_folder(source, out, quant="none", max_tokens=64, max_logits=64, mtp=True)
+
+    return export_cache.get("mtp", export)
+
+
 @pytest.fixture
 def with_manifest(tmp_path: Path) -> FolderFactory:
     """`with_manifest(folder, **facts) -> Path` of a copy of an exported folder whose manifest says otherwise."""

@@ -151,22 +151,6 @@ def eagle_folder(tiny_hf_folder: Callable[..., Path], export_cache: ExportCache,
     return export_cache.get("eagle", export)
 
 
-@pytest.fixture(scope="session")
-def mtp_folder(export_cache: ExportCache, tmp_path_factory: TempPaths) -> Path:
-    """The tiny model again, exported with a multi-token prediction layer of random weights."""
-
-    def export(out: Path) -> None:
-        from agentkv_runtime.export import export_folder
-
-        from tests.runtime.next_token_layers import FAMILIES, write_with_layer
-
-        source = tmp_path_factory.mktemp("mtp") / "hf"
-        write_with_layer(FAMILIES["llama"], source)
-        export_folder(source, out, quant="none", max_tokens=64, max_logits=64, mtp=True)
-
-    return export_cache.get("mtp", export)
-
-
 # Strategies that read the model's features, and the fixtures of folders that have what they run.
 HEADS: dict[str, tuple[type[kv.spec.Eagle | kv.spec.MTP], str]] = {
     "eagle": (kv.spec.Eagle, "eagle_folder"),

@@ -18,6 +18,7 @@ NOT_FOR_A_CONTEXT = {"structlog", "rich", "typer", "jinja2", "llguidance", "docs
 
 
 def said_by(script: str) -> list[str]:
+    script = f"import gc; gc.disable()\n{script}"  # a quarter of the time that so many imports take
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     names: list[str] = json.loads(done.stdout)
     return names

@@ -127,7 +127,7 @@ class Bits:
             self.check(driver.logs[seq], logits)
 
 
-@pytest.fixture(scope="module", params=one_in(4, ((case,) for case in CASES)), ids="-".join)
+@pytest.fixture(scope="module", params=one_in(8, ((case,) for case in CASES)), ids="-".join)
 def bits(request: pytest.FixtureRequest, tiny_exported_folder: FolderFactory) -> Iterator[Bits]:
     name, kv_dtype = request.param
     threads = _core.get_threads()

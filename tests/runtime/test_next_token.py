@@ -19,6 +19,7 @@ from agentkv_runtime.programs import load_folder, load_head
 from agentkv_runtime.speculation import open_mtp
 from safetensors.torch import load_file, save_file
 
+from tests.conftest import FolderFactory
 from tests.rows import one_in
 from tests.runtime.draft_heads import head_weights, write_head
 from tests.runtime.next_token_layers import FAMILIES, Reference, write_with_layer
@@ -98,15 +99,6 @@ def test_a_quantised_layer_says_nearly_the_same(quant: Any, tmp_path: Path) -> N
     assert read_draft_manifest(folder.path / "mtp.json").quantization == quant
 
 
-@pytest.fixture(scope="module")
-def with_layer(llama: Path, tmp_path_factory: pytest.TempPathFactory) -> ModelFolder:
-    return export_folder(llama, tmp_path_factory.mktemp("with layer") / "model", mtp=True, **SMALL)
-
-
-def copy_of(folder: ModelFolder, to: Path) -> ModelFolder:
-    return read_model_folder(shutil.copytree(folder.path, to))
-
-
 @pytest.mark.parametrize(
     ("asked", "layer", "layers"),
     [
@@ -177,18 +169,19 @@ def test_a_layer_that_cannot_be_is_left_out_with_a_note(
     assert "Exported without its multi-token prediction layer" in caplog.text
 
 
-def test_what_has_no_layer_says_so(tiny_hf_folder: Callable[..., Path], tmp_path: Path) -> None:
+def test_what_has_no_layer_says_so(
+    tiny_hf_folder: FolderFactory, tiny_exported_folder: FolderFactory, tmp_path: Path
+) -> None:
     with pytest.raises(ExportError, match=r"has no multi-token prediction layer .*Leave mtp out"):
         export_folder(tiny_hf_folder("llama"), tmp_path / "model", mtp=True, **SMALL)
-    folder = export_folder(tiny_hf_folder("llama"), tmp_path / "model", **SMALL)
     with pytest.raises(DraftMismatchError, match=r"has no mtp\.pte.*with --mtp"):
-        open_mtp(folder, capacity=64)
+        open_mtp(read_model_folder(tiny_exported_folder("llama")), capacity=64)
 
 
-def test_features_are_of_one_kind(llama: Path, with_layer: ModelFolder, tmp_path: Path) -> None:
+def test_features_are_of_one_kind(llama: Path, mtp_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="ask for one of them"):
         export_folder(llama, tmp_path / "model", mtp=True, features=True, **SMALL)
-    folder = copy_of(with_layer, tmp_path / "model")
+    folder = read_model_folder(shutil.copytree(mtp_folder, tmp_path / "model"))
     head = write_head(tmp_path / "head", head_weights())
     with pytest.raises(ExportError, match="features of its own multi-token prediction layer"):
         export_draft(head, llama, folder.path)

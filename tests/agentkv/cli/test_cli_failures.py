@@ -352,9 +352,7 @@ def test_output_that_has_no_room() -> None:
 
 @pytest.mark.parametrize(
     ("importing", "told"),
-    in_turn(
-        ["agentkv", "pydantic", "torch", "torch.fx", "executorch.exir"], [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
-    ),
+    in_turn(["agentkv", "pydantic", "torch", "executorch.exir"], [(signal.SIGINT, 130), (signal.SIGTERM, 143)]),
 )
 def test_signals(importing: str, told: tuple[signal.Signals, int], src: Path, tmp_path: Path) -> None:
     by_torch = ("--quant", "8da4w")

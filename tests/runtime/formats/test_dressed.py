@@ -252,6 +252,18 @@ def test_text_is_held_back_only_where_it_may_be_a_call() -> None:
     assert sum(map(bool, told)) >= 6
 
 
+@pytest.mark.parametrize("rescue", [True, False])
+def test_what_was_not_told_is_held(rescue: bool) -> None:
+    parser, told, text = replace(FAMILIES["hermes"].fit({}), rescue=rescue).parser(tools=TOOLS), "", ""
+    for character in 'If a {"type" or <tool_ca':
+        text += character
+        told += "".join(delta.text for delta in parser.feed(character) if isinstance(delta, TextDelta))
+        assert (told + parser.held).split() == text.split()
+    assert parser.held.endswith("<tool_ca")
+    parser.feed("ll>" + CALL[:9])
+    assert (parser.in_call, parser.held) == (True, "")
+
+
 @pytest.mark.parametrize("begun", ["<b then", "<Mon", "[[", "```json", "get_w", '{"type": "city"}', '{"id": 1'])
 def test_text_that_might_be_a_call_is_told_before_the_call_that_follows(begun: str) -> None:
     for parts in cuts(f"If a\n{begun}\n<tool_call>{CALL}</tool_call>", 0, 6):

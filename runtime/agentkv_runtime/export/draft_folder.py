@@ -18,6 +18,7 @@ from agentkv_runtime.folder.manifest import Quantization, write_manifest
 from agentkv_runtime.folder.model_folder import DRAFT_NAME, file_fingerprint, is_model_folder, read_model_folder
 from agentkv_runtime.folder.small_files import read_object
 from agentkv_runtime.folder.staging import install, staged
+from agentkv_runtime.importing import few_collections
 
 if TYPE_CHECKING:
     import torch
@@ -88,9 +89,10 @@ class _Target:
 def _write(head: Path, sides: list[_Target], folder: Path, options: _Options, tell: Progress) -> DraftManifest:
     tell("loading torch")
     try:
-        from agentkv_runtime.export.draft_checkpoint import EMBEDDING, find_embedding, read_draft_checkpoint
-        from agentkv_runtime.export.first_run import run_head
-        from agentkv_runtime.export.lower_draft import lower_draft_head
+        with few_collections():
+            from agentkv_runtime.export.draft_checkpoint import EMBEDDING, find_embedding, read_draft_checkpoint
+            from agentkv_runtime.export.first_run import run_head
+            from agentkv_runtime.export.lower_draft import lower_draft_head
     except ImportError as error:
         raise ExportError(
             f"export needs torch and executorch, and {error.name or error} is not installed: "

@@ -17,6 +17,7 @@ from agentkv_runtime.export.progress import Progress, Stage, reached
 from agentkv_runtime.export.quiet import quiet_libraries
 from agentkv_runtime.export.waiting import wait_asleep
 from agentkv_runtime.folder.model_folder import MODEL_NAME
+from agentkv_runtime.importing import few_collections
 from agentkv_runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -48,14 +49,15 @@ def trace_program(
 def _traced(
     source: Source, folder: Path, tokenizer: Tokenizer, options: Options, tokens: list[int], tell: Progress
 ) -> tuple[Made, Rows | None]:
-    from agentkv_runtime.export.blocks.importance import calibration_windows
-    from agentkv_runtime.export.linear_table import noting_linears
-    from agentkv_runtime.export.lower import lower_model
-    from agentkv_runtime.export.opening import open_model
-    from agentkv_runtime.export.quantization import Recipe
-    from agentkv_runtime.export.spill import spilling_to
-    from agentkv_runtime.hf.load import read_config
-    from agentkv_runtime.hf.positions import long_factors
+    with few_collections():
+        from agentkv_runtime.export.blocks.importance import calibration_windows
+        from agentkv_runtime.export.linear_table import noting_linears
+        from agentkv_runtime.export.lower import lower_model
+        from agentkv_runtime.export.opening import open_model
+        from agentkv_runtime.export.quantization import Recipe
+        from agentkv_runtime.export.spill import spilling_to
+        from agentkv_runtime.hf.load import read_config
+        from agentkv_runtime.hf.positions import long_factors
 
     tell("loading the model")
     reached(Stage.LOADING)

@@ -7,7 +7,6 @@ path) and `options` (fields of `Options`). The output is lines of JSON: `{"progr
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import signal
@@ -24,7 +23,6 @@ from agentkv_runtime.store.making import export_once
 __all__ = ["main"]
 
 _TOLD = (signal.SIGTERM, signal.SIGINT)
-_NEW_OBJECTS = 50_000  # between two searches for cycles, which take a fifth of loading torch otherwise
 _HUNG_UP = getattr(signal, "SIGHUP", None)  # its terminal is closed; no signal of Windows
 
 _told_to_stop: list[int] = []
@@ -35,7 +33,6 @@ def main() -> int:
     """Runs the requested export; returns the exit status."""
     try:
         _hear_signals()
-        gc.set_threshold(_NEW_OBJECTS)
         lines = os.fdopen(os.dup(1), "w", encoding="utf-8")
         os.dup2(2, 1)  # what anybody else prints is none of them
         return _export(json.loads(sys.argv[1]), lines)

@@ -19,8 +19,8 @@ CHILD = "import time\ndef waits_in_the_child():\n    time.sleep(3600)\nwaits_in_
 BODIES = {
     "a lock": "lock = threading.Lock()\n    lock.acquire()\n    lock.acquire()",
     "an event loop": "anyio.run(anyio.sleep, 3600)",
-    "a child": f"subprocess.run([sys.executable, '-c', {CHILD!r}])",
-    "a child in a session of its own": f"subprocess.run([sys.executable, '-c', {CHILD!r}], start_new_session=True)",
+    "a child": "subprocess.run([sys.executable, '-c', CHILD])",
+    "a child in a session of its own": "subprocess.run([sys.executable, '-c', CHILD], start_new_session=True)",
     "native code that keeps the interpreter": "sum(range(10**13))",
     "turning in a circle": "while True: pass",
 }
@@ -37,8 +37,10 @@ SHOWN = {
 @pytest.mark.parametrize(("why", "workers"), [*((why, "1") for why in BODIES), ("a lock", "0")])
 def test_what_hangs_fails_and_the_next_test_runs(tmp_path: Path, why: str, workers: str) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST)
+    child = f"{CHILD}# {tmp_path}"  # one of this run: others may run on the machine
     (tmp_path / "test_hangs.py").write_text(
-        f"import subprocess, sys, threading, anyio\ndef test_it():\n    {BODIES[why]}\ndef test_next(): pass\n"
+        f"import subprocess, sys, threading, anyio\nCHILD = {child!r}\n"
+        f"def test_it():\n    {BODIES[why]}\ndef test_next(): pass\n"
     )
     plugins = [f"-p{name}" for name in ("xdist", "pytest_timeout", "tests.limits", "no:cacheprovider")]
     command = [sys.executable, "-m", "pytest", *plugins, "-o", "timeout=1", "-n", workers]
@@ -47,4 +49,4 @@ def test_what_hangs_fails_and_the_next_test_runs(tmp_path: Path, why: str, worke
     ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert "1 failed, 1 passed" in ended.stdout, ended.stdout + ended.stderr
     assert re.search(SHOWN[why], ended.stdout), ended.stdout
-    assert not [each for each in psutil.process_iter(["cmdline"]) if CHILD in (each.info["cmdline"] or [])]
+    assert not [each for each in psutil.process_iter(["cmdline"]) if child in (each.info["cmdline"] or [])]

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from agentkv_command import few_collections
+
 from .._console.console import fail, reporting
 from .._types.extras import needs_extra
 from .options import (
@@ -164,7 +166,7 @@ def serve(
 
     SIGINT and SIGTERM let nobody in any more, wait for what runs, and end the server; a second one ends it at once.
     """
-    with reporting(), needs_extra("serve"):
+    with reporting(), needs_extra("serve"), few_collections():
         import anyio
 
         from ..serve.run import Listening, Several, run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 import tracemalloc
 from typing import Any
@@ -97,6 +98,27 @@ def test_what_would_be_large_is_refused_before_it_is_made(template: str) -> None
         assert tracemalloc.get_traced_memory()[1] < 2 * MOST_CHARACTERS
     finally:
         tracemalloc.stop()
+
+
+CHANGES = {
+    "a message's part": "{{ messages[0].content[0].update(text='other') }}",
+    "a message's parts": "{{ messages[0].content.append('other') }}",
+    "a part, by its class": "{{ dict.update(messages[0].content[0], text='other') }}",
+    "a tool, by its class": "{{ dict.pop(tools[0].function, 'name') }}",
+    "a tool, by a filter": "{{ (dict | attr('clear'))(tools[0].function) }}",
+    "a document, by an alias of the class": "{{ dict['any'].setdefault(documents[0], 'other', 1) }}",
+}
+
+
+@pytest.mark.parametrize("template", CHANGES.values(), ids=CHANGES)
+def test_a_template_changes_nothing_of_what_it_is_given(template: str) -> None:
+    messages = [{"role": "user", "content": [{"type": "text", "text": "hello"}]}]
+    tools = [{"type": "function", "function": {"name": "add"}}]
+    variables = {"documents": [{"title": "one"}]}
+    before = copy.deepcopy((messages, tools, variables))
+    with pytest.raises(TokenizerError, match="unsafe"):
+        Tokenizer(BACKEND, chat_template=template).render(messages, tools, True, variables, 10.0)
+    assert (messages, tools, variables) == before
 
 
 ENDLESS = {

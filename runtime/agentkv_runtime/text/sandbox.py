@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
+from types import MethodDescriptorType
 from typing import Any
 
 import jinja2
@@ -18,7 +19,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.filters import make_attrgetter
 from jinja2.parser import Parser
 from jinja2.runtime import Context
-from jinja2.sandbox import MAX_RANGE, ImmutableSandboxedEnvironment
+from jinja2.sandbox import MAX_RANGE, ImmutableSandboxedEnvironment, modifies_known_mutable
 from jinja2.utils import pass_environment
 
 from agentkv_runtime.errors import TemplateTimeout
@@ -105,6 +106,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
         for name in ("center", "batch", "slice", "round", "truncate"):
             self.filters[name] = _with_small_numbers(self.filters[name])
         self.filters.update(tojson=_to_json, indent=_indent, format=_format, join=_join, replace=_replace)
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Whether a template may look it up: no method that changes anything, nor as the class `dict` has them."""
+        changes = isinstance(value, MethodDescriptorType) and modifies_known_mutable({}, attr)
+        return super().is_safe_attribute(obj, attr, value) and not changes
 
     def look(self) -> None:
         """Raises TemplateTimeout once the limit of `time_limit` is used up."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,10 +19,11 @@ import uvicorn.server
 from starlette.applications import Starlette
 
 import agentkv as kv
+from agentkv._engine.worker import EngineWorker
 from agentkv.serve import Settings, application
 from agentkv.serve.http.listener import listener
 from agentkv.serve.server import Server
-from tests.waiting import PATIENCE, TICK
+from tests.waiting import PATIENCE, TICK, until_sync
 
 SETTINGS = Settings(names=("nano", "alias"))
 
@@ -67,6 +69,23 @@ class Served:
         with anyio.fail_after(PATIENCE):
             await self.server.admission.idle()
             await (await self.ctx.branch("a")).close()  # behind all that was closed before
+
+
+@contextmanager
+def engine_held() -> Iterator[threading.Event]:
+    """No step of any Context begins before the event is set."""
+    go, step = threading.Event(), EngineWorker.step
+
+    def behind(worker: EngineWorker) -> Any:
+        until_sync(go.is_set)
+        return step(worker)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EngineWorker, "step", behind)
+        try:
+            yield go
+        finally:
+            go.set()
 
 
 Serve = Callable[..., AbstractAsyncContextManager[Served]]

@@ -13,7 +13,7 @@ import pytest
 import agentkv as kv
 from tests.waiting import SOON, until
 
-from .conftest import serving
+from .conftest import engine_held, serving
 from .several import BODY, CHAT, HI, SMALL, Site, serving_several
 
 pytestmark = pytest.mark.anyio
@@ -160,17 +160,19 @@ async def test_a_lease_ends_with_its_connection_in_all_models() -> None:
 
 
 async def test_a_stream_keeps_its_model_to_the_last_byte() -> None:
-    endless = {**BODY, "model": "a", "max_tokens": 400, "stream": True, "logit_bias": {"0": -100, "1": -100, "2": -100}}
+    asked = {**BODY, "model": "a", "max_tokens": 400, "stream": True, "logit_bias": {"0": -100, "1": -100, "2": -100}}
     async with serving_several("ab", most=1) as site, anyio.create_task_group() as tasks:
-        async with site.http.stream("POST", CHAT, json=endless) as stream:
-            lines = stream.aiter_lines()
-            assert (await anext(lines)).startswith("data: ")
-            tasks.start_soon(site.ask, "b")
-            await until(lambda: site.models.admission.waiting)
-            assert await site.opened() == "a"
-            assert [line async for line in lines][-2:] == ["data: [DONE]", ""]
+        with engine_held() as go:
+            async with site.http.stream("POST", CHAT, json=asked) as stream:
+                lines = stream.aiter_lines()
+                assert (await anext(lines)).startswith("data: ")
+                tasks.start_soon(site.ask, "b")
+                await until(lambda: site.models.admission.waiting)
+                assert await site.opened() == "a"
+                go.set()
+                assert [line async for line in lines][-2:] == ["data: [DONE]", ""]
         await until(lambda: site.models.all[1].server)
-        async with site.http.stream("POST", CHAT, json=endless) as stream:  # and its client may leave
+        async with site.http.stream("POST", CHAT, json=asked) as stream:  # and its client may leave
             await anext(stream.aiter_lines())
         assert (await site.ask("b")).is_success
 

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import anyio
 import httpx
 import pytest
 
-from agentkv._engine.worker import EngineWorker
 from agentkv.agents.control import TurnControl
 from agentkv.serve.branches.registry import BranchEntry
-from tests.waiting import until, until_sync
+from tests.waiting import until
 
-from .conftest import Served
+from .conftest import Served, engine_held
 
 Answers = dict[str, httpx.Response]
 pytestmark = pytest.mark.anyio
@@ -31,23 +27,6 @@ async def made(served: Served, **given: Any) -> Any:
     response = await served.http.post("/v1/branches", json=given or WHO)
     assert response.status_code == 200, response.text
     return response.json()
-
-
-@contextmanager
-def engine_held() -> Iterator[threading.Event]:
-    """No step begins before the event is set."""
-    go, step = threading.Event(), EngineWorker.step
-
-    def behind(worker: EngineWorker) -> Any:
-        until_sync(go.is_set)
-        return step(worker)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(EngineWorker, "step", behind)
-        try:
-            yield go
-        finally:
-            go.set()
 
 
 async def steered(served: Served, *bodies: dict[str, Any], generate: dict[str, Any], last: str = "") -> Answers:

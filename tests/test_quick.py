@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,3 +48,13 @@ def test_a_file_that_takes_too_long_is_passed_over(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(quick, "TIMES", tmp_path)
     assert choose(changed, 2.0) == [first, third]
     assert choose(changed, 0.5) == [first]  # the nearest is run in any case
+
+
+@pytest.mark.parametrize("folder", ["clients", "vllm"])
+def test_what_needs_other_programs_says_what_runs_it(folder: str) -> None:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("AGENTKV_", "PYTEST_"))}
+    named = [str(path) for path in sorted((ROOT / "tests" / folder).glob("test_*.py"))]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "0", *named]
+    ended = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout
+    assert f"`make test-{folder}` runs it" in ended.stdout

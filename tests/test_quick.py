@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import quick
-from tests.quick import ROOT, choose, nearest
+from tests.quick import ROOT, choose, mirror, nearest
 
 CHANGES = [
     ("agentkv/output/json_schema.py", "tests/agentkv/output/test_json_schema.py"),
@@ -48,6 +48,28 @@ def test_a_file_that_takes_too_long_is_passed_over(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(quick, "TIMES", tmp_path)
     assert choose(changed, 2.0) == [first, third]
     assert choose(changed, 0.5) == [first]  # the nearest is run in any case
+
+
+@pytest.mark.parametrize(
+    ("changed", "folder"),
+    [
+        ("agentkv/_engine/worker.py", "tests/agentkv/engine"),
+        ("agentkv/serve/http/responses.py", "tests/agentkv/serve"),
+        ("runtime/agentkv_runtime/text/chat.py", "tests/runtime"),
+        ("tests/kinds/mazes.py", "tests/kinds"),
+    ],
+)
+def test_the_folder_that_mirrors_a_file(changed: str, folder: str) -> None:
+    assert mirror(ROOT / changed) == ROOT / folder
+
+
+def test_the_mirrored_folder_is_run_however_far_imports_lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quick, "TIMES", tmp_path)  # nothing has run: each file counts the same
+    changed = ROOT / "agentkv/agents/turn.py"
+    chosen = choose([changed], 60 * quick.UNKNOWN_S)
+    assert "tests/agentkv/agents/test_turns.py" in chosen
+    others = [name for name in chosen if (ROOT / name).parent != mirror(changed)]
+    assert len(others) >= 30  # half of the time is theirs
 
 
 @pytest.mark.parametrize("folder", ["clients", "vllm"])

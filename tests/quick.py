@@ -59,6 +59,8 @@ def main() -> int:
     print(f"==> {len(chosen)} test files, the nearest first: {_some(chosen)}")
     if left := [name for name in nearest(changed) if name not in chosen]:
         print(f"==> {len(left)} further ones take longer than is left, and run in `make test`: {_some(left)}")
+    if any(OTHERS.get(path.suffix) == NATIVE for path in changed):
+        print("==> Tests in C++ are not among them: `make ctest`")
     if options.list:
         print("\n".join(chosen))
         return 0

@@ -80,3 +80,21 @@ def test_what_needs_other_programs_says_what_runs_it(folder: str) -> None:
     ended = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout
     assert f"`make test-{folder}` runs it" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ([], "Nothing has changed since HEAD"),
+        (["LICENSE"], "No test lies near"),
+        (["cpp/core/cells.h"], "`make ctest`"),
+        (["agentkv/output/regex.py"], "Changed: agentkv/output/regex.py\n"),
+    ],
+)
+def test_what_it_says_first(
+    changed: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(quick, "changes", lambda since: [ROOT / name for name in changed])
+    monkeypatch.setattr("sys.argv", ["quick", "--list"])
+    assert quick.main() == 0
+    assert said in capsys.readouterr().out

@@ -65,7 +65,8 @@ def main() -> int:
         print("\n".join(chosen))
         return 0
     sys.stdout.flush()
-    return run(pytest_command(options.workers, [*chosen, f"--maxfail={MOST_FAILURES}"]), LIMIT_S)
+    in_order = ("--no-loadscope-reorder", f"--maxfail={MOST_FAILURES}")  # else files of many tests would be the first
+    return run(pytest_command(options.workers, [*chosen, *in_order]), LIMIT_S)
 
 
 def _some(paths: Sequence[Path | str]) -> str:
@@ -81,10 +82,10 @@ def changes(since: str) -> Iterator[Path]:
 
 
 def choose(changed: Iterable[Path], budget: float) -> list[str]:
-    """Test files, the nearest first, as many as fit into the budget of seconds; one that does not is passed over.
+    """Test files, as many as fit into the budget of seconds; one that does not is passed over.
 
-    The first is in any case, and those of the mirrored folders have half of the budget: what a module does is often
-    tested through a public verb, many imports away.
+    The nearest is among them in any case. Files of the mirrored folders have half of the budget and come first, behind
+    those that changed: what a module does is often tested through a public verb, many imports away.
     """
     changed, seconds = set(changed), seconds_of_files(TIMES)
     near, mirrors = nearest(changed), {mirror(path) for path in changed}
@@ -96,7 +97,7 @@ def choose(changed: Iterable[Path], budget: float) -> list[str]:
             if name not in chosen and (spent + needed <= limit or name == near[0]):
                 spent += needed
                 chosen.add(name)
-    return [name for name in near if name in chosen]
+    return sorted(chosen, key=lambda name: (ROOT / name not in changed, name not in beside_it, near.index(name)))
 
 
 def mirror(path: Path) -> Path | None:

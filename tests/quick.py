@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BUDGET_S = 90.0  # of the workers' time, whose start comes on top
 UNKNOWN_S = 3.0  # a file that has not run yet
 MOST_FAILURES = 10  # they are told at the end, so that more would be waited for
+HANG_S = 30  # limit of a test; one that turns in a circle gets it five times
 SOURCES = {
     "agentkv": ROOT / "agentkv",
     "agentkv_runtime": ROOT / "runtime" / "agentkv_runtime",
@@ -65,8 +66,9 @@ def main() -> int:
         print("\n".join(chosen))
         return 0
     sys.stdout.flush()
-    in_order = ("--no-loadscope-reorder", f"--maxfail={MOST_FAILURES}")  # else files of many tests would be the first
-    return run(pytest_command(options.workers, [*chosen, *in_order]), LIMIT_S)
+    in_order = "--no-loadscope-reorder"  # else files of many tests would be the first
+    soon = ("-o", f"timeout={HANG_S}", f"--maxfail={MOST_FAILURES}")
+    return run(pytest_command(options.workers, [*chosen, in_order, *soon]), LIMIT_S)
 
 
 def _some(paths: Sequence[Path | str]) -> str:

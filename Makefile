@@ -21,7 +21,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 .DEFAULT_GOAL := help
 
 help: ## Lists the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
 
 demo: $(DONE)/install ## Installs agentkv without torch and runs examples/desk_agent.py
 	@echo "==> Running examples/desk_agent.py"
@@ -32,18 +32,18 @@ test: ctest pytest ## Runs every test: C++ and Python (downloads torch on the fi
 pytest: $(DONE)/test-deps $(DONE)/install ## Runs the Python tests
 	@$(PY) -m tests.run --workers $(JOBS)
 
-quick: $(DONE)/test-deps $(DONE)/install ## Runs the tests that what has changed most likely breaks (QUICK='--since main'), under two minutes
+quick: $(DONE)/test-deps $(DONE)/install ## Runs the tests that what has changed most likely breaks (QUICK='--since main': on a branch), under two minutes
 	@$(PY) -m tests.quick --workers $(JOBS) $(QUICK)
 
 N ?= 20
-flaky: $(DONE)/test-deps $(DONE)/install ## Runs the suite N times under changing load and order, and counts what fails (hours)
+flaky: $(DONE)/test-deps $(DONE)/install ## Runs the suite N=20 times under changing load and order, and counts what fails (hours; FLAKY=--help: parts of it)
 	@$(PY) -m tests.flaky --runs $(N) --workers $(JOBS) $(FLAKY)
 
-mutants: $(DONE)/test-deps $(DONE)/install ## Breaks modules on purpose (MUTANTS='--count 8 agentkv/_engine/loop.py') and shows what no test notices
+mutants: $(DONE)/test-deps $(DONE)/install ## Breaks modules on purpose (MUTANTS='--count 8 agentkv/_engine/loop.py') and shows what no test notices (minutes)
 	@$(PY) -m tests.mutants $(MUTANTS)
 
-times: $(DONE)/test-deps ## Shows where the time of the last `make test` went
-	@$(PY) -m tests.times build/times
+times: $(DONE)/test-deps ## Shows where the time of the last `make test` went (TIMES='files --rows 50')
+	@$(PY) -m tests.times build/times $(TIMES)
 
 # The tests that open_context and open_desk open a Context for.
 OVERS := agents aio chat context engine patterns spec storage types

@@ -44,6 +44,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--both-loops", action="store_true", help="runs every test of the SDK on asyncio and on trio")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    # Hypothesis says it of trio's generator, which lives as long as its module: at the end of every run.
+    config.addinivalue_line("filterwarnings", "ignore:It looks like .register_random. was passed an object")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--both-loops"):
         names = {item.nodeid for item in items}

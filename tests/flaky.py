@@ -1,6 +1,7 @@
 """Runs the suite again and again beside other work, in other orders, on less of a machine: a table of what failed.
 
-make flaky N=20; each run takes the next of CONDITIONS.
+make flaky N=20; each run takes the next condition. One condition and some tests:
+make flaky N=5 FLAKY='--only "slow calls" -- tests/agentkv/aio'
 """
 
 from __future__ import annotations
@@ -72,15 +73,24 @@ CONDITIONS = {
     "looking seldom": Condition(prefix=("env", "AGENTKV_TESTS_POLL=0.5")),
     "slow calls": Condition(prefix=("env", f"PYTHONPATH={SLOW_CALLS}")),
 }
+_NAMES = ", ".join(f'"{name}"' for name in CONDITIONS)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-n", "--runs", type=int, default=20)
+    parser = argparse.ArgumentParser(
+        prog="make flaky",
+        description=f"{__doc__}\nConditions: {_NAMES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("-n", "--runs", type=int, default=20, help="N of make")
     parser.add_argument("-w", "--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--only", choices=CONDITIONS, help="one condition in place of all in turn")
+    parser.add_argument("--only", metavar="CONDITION", help="one in place of all in turn")
     parser.add_argument("pytest", nargs="*", help="further arguments of pytest, behind --")
     options = parser.parse_args()
+    if options.only not in (None, *CONDITIONS):
+        parser.error(f"there is no condition {options.only!r}; there are: {_NAMES}")
+    if options.runs < 1:
+        parser.error(f"N is {options.runs}, but it must be at least 1")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what works beside ends, too
     failures: dict[str, list[str]] = collections.defaultdict(list)
     names = itertools.cycle([options.only] if options.only else CONDITIONS)

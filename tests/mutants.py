@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.conftest import runs_on_the_other_loop
-from tests.quick import ROOT, UNKNOWN_S, choose, nearest
+from tests.quick import ROOT, UNKNOWN_S, choose, mirror, nearest
 from tests.run import TIMES
 from tests.times import seconds_of_files
 
@@ -43,13 +43,19 @@ class Mutant(NamedTuple):
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="make mutants", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=8, help="mutants of each module (%(default)s)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("modules", nargs="+", type=Path)
+    parser.add_argument("modules", nargs="*", type=Path, help="such as agentkv/_engine/loop.py")
     options = parser.parse_args()
+    if not options.modules:
+        parser.error("which modules? make mutants MUTANTS='agentkv/_engine/loop.py'")
+    if options.count < 1:
+        parser.error(f"--count is {options.count}, but it must be at least 1")
     for path in options.modules:
-        if path.suffix != ".py" or not path.is_file():
+        if path.suffix != ".py" or not path.is_file() or ROOT not in path.resolve().parents:
             parser.error(f"{path} is no Python file here; name a module as agentkv/_engine/loop.py")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that a module is put back
     rng, alive = random.Random(options.seed), 0
@@ -94,9 +100,8 @@ def fails(arguments: list[str]) -> bool:
 def tests_of(path: Path) -> list[str]:
     """Test files: those of the mirrored folder as far as they are quick, then the nearest by imports."""
     seconds, budget, files = seconds_of_files(TIMES), MIRROR_S, []
-    room = ROOT / "tests" / Path(*(part.strip("_") for part in path.relative_to(ROOT).parent.parts))
     for name in nearest([path]):
-        if (ROOT / name).parent == room and seconds.get(name, UNKNOWN_S) <= budget:
+        if (ROOT / name).parent == mirror(path) and seconds.get(name, UNKNOWN_S) <= budget:
             budget -= seconds.get(name, UNKNOWN_S)
             files.append(name)
     return list(dict.fromkeys([*files, *choose([path], NEAREST_S)]))

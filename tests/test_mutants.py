@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
+import jinja2
 import pytest
 
+from tests import flaky, mutants
 from tests.mutants import some
 
 CHANGES = {
@@ -35,3 +38,27 @@ def test_what_is_left_as_it_is(tmp_path: Path, source: str) -> None:
     path = tmp_path / "module.py"
     path.write_text(source)
     assert list(some(path, 9, random.Random(0))) == []
+
+
+@pytest.mark.parametrize(
+    ("main", "arguments", "said"),
+    [
+        (mutants.main, [], "make mutants MUTANTS='agentkv/_engine/loop.py'"),
+        (mutants.main, ["agentkv/nothing.py"], "is no Python file here"),
+        (mutants.main, ["--count", "0", "tests/rows.py"], "at least 1"),
+        (mutants.main, [jinja2.__file__], "is no Python file here"),
+        (flaky.main, ["--only", "onecore"], '"one core"'),
+        (flaky.main, ["-n", "0"], "at least 1"),
+    ],
+)
+def test_arguments_that_are_wrong(
+    main: Callable[[], int],
+    arguments: list[str],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("sys.argv", ["make", *arguments])
+    with pytest.raises(SystemExit):
+        main()
+    assert said in capsys.readouterr().err

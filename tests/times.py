@@ -1,6 +1,6 @@
 """Where the time of the suite goes: a pytest plugin that records it, and the tables.
 
-pytest -p tests.times --times FOLDER ...; python -m tests.times FOLDER
+pytest -p tests.times --times FOLDER ...; python -m tests.times FOLDER, or make times TIMES='files --rows 50'
 """
 
 from __future__ import annotations
@@ -136,9 +136,9 @@ def table(folder: Path, name: str, rows: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, help="build/times in `make times`")
     parser.add_argument("tables", nargs="*", metavar="table", help=f"of {', '.join(TABLES)}; without: all")
-    parser.add_argument("--rows", type=int, default=25)
+    parser.add_argument("--rows", type=int, default=25, help="of each table (%(default)s)")
     options = parser.parse_args()
     if unknown := set(options.tables) - set(TABLES):
         parser.error(f"there is no table {', '.join(sorted(unknown))}; there are: {', '.join(TABLES)}")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from agentkv_runtime.errors import TokenizerError
+from agentkv_runtime.text.token_bytes import MOST_IDS, checked_size
 from agentkv_runtime.text.tokenizer import Tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
@@ -291,3 +292,11 @@ def test_decoders_of_another_kind_are_refused() -> None:
     backend.decoder = decoders.CTC()
     with pytest.raises(TokenizerError, match="CTC"):
         Tokenizer(backend).token_bytes()
+
+
+def test_ids_are_below_a_bound() -> None:
+    """Tables are as long as the highest id."""
+    assert checked_size({}) == 0
+    assert checked_size({"a": MOST_IDS - 1}) == MOST_IDS
+    with pytest.raises(TokenizerError, match=f"token 'b' has the id {MOST_IDS}, but"):
+        checked_size({"a": 0, "b": MOST_IDS})

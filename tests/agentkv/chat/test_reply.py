@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from agentkv_runtime.formats.families.hermes import NANO
+from agentkv_runtime.formats.parsed import TextDelta
 
 import agentkv as kv
+from agentkv._chat.reply import ReplyParser
 
 pytestmark = pytest.mark.anyio
 
@@ -54,3 +57,26 @@ async def test_a_call_that_is_cut_short_is_no_whole_call(anyio_backend: str) -> 
         assert done.rewritten == 0
         assert branch.text.startswith(text)
         assert branch.messages[-2].calls == (call,)
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        ["a ", "<", "<", "tool", "_", "b"],
+        ["So", " <to", "<tool", "_call", "x"],
+        ["w", "<", "x", ">", "\n<", "tool", "<tool"],
+        [*"a <<tool<tool_calb"],
+    ],
+)
+def test_how_many_tokens_nobody_was_told_of(tokens: list[str]) -> None:
+    """Those at the end that may be a call yet; one of which half was told is none of them."""
+    parser = ReplyParser(NANO.fit({}), [token.encode() for token in tokens], "", [WEATHER])
+    told, asked = "", 0
+    for place in range(len(tokens)):
+        said = "".join(delta.text for delta in parser.feed_ids([place]) if isinstance(delta, TextDelta))
+        if said:  # where a message would be cut
+            told, asked = told + said, asked + 1
+            fed = tokens[: place + 1]
+            untold = [n for n in range(len(fed)) if len("".join(fed[:n])) >= len(told)]
+            assert parser.n_held(range(place + 1)) == len(untold), (told, fed)
+    assert asked > 1

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, MutableMapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import anyio
@@ -141,6 +142,25 @@ async def test_the_head_and_pings_come_before_the_prompt_is_read(
                 after = [line async for line in lines if line]
         assert served.ctx.stats.generated > 0
         assert not any(protocol.failed in line for line in after)
+
+
+async def test_nothing_pings_while_something_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    bodies: list[bytes] = []
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        bodies.append(message.get("body", b""))
+
+    emit, silences = responses.Events(send, [], b": ping\n\n"), iter([False, False, True, False, True, True])
+
+    async def sleep(seconds: float) -> None:
+        if not next(silences):
+            await emit("{}")
+
+    monkeypatch.setattr(responses, "anyio", SimpleNamespace(sleep=sleep))
+    with pytest.raises(RuntimeError):  # no silence is left
+        await emit.ping()
+    said, ping = b"data: {}\n\n", b": ping\n\n"
+    assert bodies == [b"", said, said, ping, said, ping, ping]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda row: row.path)

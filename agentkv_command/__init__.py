@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import io
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType
 
-__all__ = ["few_collections", "main"]
+__all__ = ["main"]
 
 GRACE_S = 0.5  # for threads that are about to end
-_NEW_OBJECTS = 50_000  # between two searches for cycles among what is imported
 
 
 def main() -> None:
@@ -34,23 +32,12 @@ def main() -> None:
         raise
 
 
-@contextlib.contextmanager
-def few_collections() -> Iterator[None]:
-    """Imports inside are a quarter faster: they leave few cycles, which are seldom looked for.
-
-    Not for work: requests, above all those that fail, leave cycles that hold whole bodies.
-    """
-    usual = gc.get_threshold()
-    gc.set_threshold(_NEW_OBJECTS)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*usual)
-
-
 def _command_line() -> Callable[[], object]:
     try:
-        from agentkv.cli import app
+        from agentkv_runtime.importing import few_collections
+
+        with few_collections():
+            from agentkv.cli import app
     except ModuleNotFoundError as error:
         sys.exit(f"error: {error.name} is not installed: pip install agentkv-sdk")
     return app
@@ -88,8 +75,7 @@ def _run() -> None:
             signal.signal(signal.SIGINT, remember)
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")  # names of models in terminals that are not UTF-8
-        with few_collections():
-            app = _command_line()
+        app = _command_line()
         if asked:  # and the imports swallowed it
             raise KeyboardInterrupt
         if interruptible:

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-
-from agentkv_command import few_collections
+from agentkv_runtime.importing import few_collections
 
 from .._console.console import fail, reporting
 from .._types.extras import needs_extra

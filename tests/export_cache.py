@@ -62,6 +62,14 @@ def _key() -> str:
 
 
 def _sweep(root: Path) -> None:
-    folders = sorted(root.iterdir(), key=lambda folder: folder.stat().st_mtime, reverse=True)
+    folders = sorted(root.iterdir(), key=_used, reverse=True)
     for folder in folders[KEPT_KEYS:]:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _used(folder: Path) -> float:
+    """When a folder was used last; another process may sweep at the same time, and have taken it."""
+    try:
+        return folder.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0

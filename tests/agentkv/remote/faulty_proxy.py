@@ -58,6 +58,17 @@ class Exchange:
 
 def until_event(mark: bytes) -> Fault:
     """What the server answers, up to the event that has this in it."""
+    return _cut_at(lambda told: told.rfind(b"\n\n", 0, told.find(mark)) + 2 if mark in told else None)
+
+
+def behind_event(mark: bytes) -> Fault:
+    """What the server answers, up to the end of the first event that has this in it, however many tokens it tells."""
+    pattern = re.compile(re.escape(mark) + b".*?\n\n", re.DOTALL)
+    return _cut_at(lambda told: found.end() if (found := pattern.search(told)) else None)
+
+
+def _cut_at(end: Callable[[bytes], int | None]) -> Fault:
+    """What the server answers, up to the byte that `end` finds in it."""
 
     async def cut(exchange: Exchange) -> None:
         parts = urlsplit(exchange.server)
@@ -69,10 +80,10 @@ def until_event(mark: bytes) -> Fault:
                 back.write(data)
 
         sending, told = asyncio.create_task(forward()), b""
-        while mark not in told and (data := await there.read(65536)):
+        while end(told) is None and (data := await there.read(65536)):
             told += data
         sending.cancel()
-        exchange.writer.write(told[: told.rfind(b"\n\n", 0, told.find(mark)) + 2])
+        exchange.writer.write(told[: end(told)])
         await exchange.writer.drain()
         back.close()
 

@@ -20,10 +20,22 @@ from agentkv._aio.loop_thread import LoopThread
 from tests.waiting import PATIENCE, SOON, until
 
 from .conftest import QUESTION, Broken
-from .faulty_proxy import Exchange, Fault, answers, cut_after, hangs, hangs_up, proxied, tls_in_front_of, until_event
+from .faulty_proxy import (
+    Exchange,
+    Fault,
+    answers,
+    behind_event,
+    cut_after,
+    hangs,
+    hangs_up,
+    proxied,
+    tls_in_front_of,
+    until_event,
+)
 
 BUSY = b'{"error": {"message": "too much is going on", "type": "overloaded", "code": "overloaded"}}'
 STREAM = "content-type: text/event-stream"
+TOLD = b'{"tokens"'  # of events that tell tokens: all that there are, so that their sizes differ
 HOW = {"max_tokens": 40, "sampling": kv.Sampling(temperature=0.8, seed=5, logit_bias={2: -100})}  # without an end
 
 KEY = "sesame-open"  # not to be seen in the source that tracebacks quote
@@ -75,7 +87,7 @@ async def test_what_may_pass_is_tried_again_and_says_the_same(
 
 async def test_a_stream_that_breaks_again_and_again_goes_on(broken: Broken, expected: list[int]) -> None:
     async with kv.Context.connect(broken.proxy.url, backend="agentkv", retries=1) as ctx:
-        broken.proxy.faults.extend(cut_after(350) for _ in range(5))
+        broken.proxy.faults.extend(behind_event(TOLD) for _ in range(5))
         branch = await ctx.branch(QUESTION)
         await branch.draw_as(7)
         async with branch.stream(**HOW) as tokens:  # type: ignore[arg-type]
@@ -101,9 +113,9 @@ async def test_what_depends_on_where_it_began_goes_on(broken: Broken, local: kv.
             return [token.id async for token in tokens if token.id >= 0]
 
     async with kv.Context.connect(broken.proxy.url, backend="agentkv", retries=1) as ctx:
-        broken.proxy.faults.extend(cut_after(350) for _ in range(3))
+        broken.proxy.faults.extend(behind_event(TOLD) for _ in range(3))
         assert await of(ctx) == await of(local)
-        assert ctx.stats.retries >= 2
+        assert ctx.stats.retries >= 1
 
 
 @pytest.mark.parametrize("pattern", ["[0-9]{3}", "[0-9]{3,9}"])

@@ -25,6 +25,7 @@ from tests.run import TIMES
 from tests.times import seconds_of_files
 
 MIRROR_S, NEAREST_S = 60.0, 30.0  # of tests in the mirrored folder, and of those nearest by imports
+HERE = (ROOT / "agentkv", ROOT / "runtime")  # and nothing of .venv, which may lie below ROOT
 HANG = ("-o", "timeout=60")
 LEFT_OUT = ("--both-loops", "-m", "soak or not soak", "-p", "tests.mutants")
 SOAK = {"AGENTKV_SOAK": "40"}  # random cases where `make soak` runs thousands
@@ -55,7 +56,7 @@ def main() -> int:
     if options.count < 1:
         parser.error(f"--count is {options.count}, but it must be at least 1")
     for path in options.modules:
-        if path.suffix != ".py" or not path.is_file() or ROOT not in path.resolve().parents:
+        if path.suffix != ".py" or not path.is_file() or not any(folder in path.resolve().parents for folder in HERE):
             parser.error(f"{path} is no Python file here; name a module as agentkv/_engine/loop.py")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that a module is put back
     rng, alive = random.Random(options.seed), 0

@@ -193,6 +193,9 @@ async def test_closing(open_context: OpenContext) -> None:
                 await verb()
         with pytest.raises(kv.BranchClosed):
             trunk.mark()
+        with pytest.raises(kv.BranchClosed):
+            async with trunk:
+                pass
         other = await ctx.branch("x")
         with pytest.raises(kv.BranchClosed):
             await other.adopt(trunk)

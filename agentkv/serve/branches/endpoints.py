@@ -215,8 +215,9 @@ async def generate_on_branch(server: Server, request: Request) -> Response:
         return await until_words(control, lambda: branch.generate(**how, output_retries=0))
 
     async def streamed(branch: Branch, control: TurnControl, emit: Emit) -> Generation[Any] | None:
+        length = len(branch)  # steps of the generation go on as soon as it has begun
         async with branch.stream(**how, keep=body.keep) as tokens:
-            await emit(json.dumps({"length": len(branch)}), "begin")
+            await emit(json.dumps({"length": length}), "begin")
             with control.generating(tokens.end):
                 async for token in tokens:
                     await emit(json.dumps(_token(token)), "token")

@@ -327,3 +327,19 @@ async def test_branches_are_bounded(serve: Serve) -> None:
         await served.http.delete("/v1/branches/a")
         await made(served, text="Twice")
         assert len(served.ctx.branches) == 2
+
+
+async def test_a_stream_begins_with_the_length_before_it(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its steps go on while that is told."""
+    branch = await made(served, **WHO)
+    enter = kv.TokenStream.__aenter__
+
+    async def late(stream: kv.TokenStream) -> kv.TokenStream:
+        entered = await enter(stream)
+        await served.until(lambda: any(len(each) > branch["length"] for each in served.ctx.branches))
+        return entered
+
+    monkeypatch.setattr(kv.TokenStream, "__aenter__", late)
+    body = {"max_tokens": 5, "stream": True}
+    said = (await served.http.post(f"/v1/branches/{branch['id']}/generate", json=body)).text
+    assert said.startswith(f'event: begin\ndata: {{"length": {branch["length"]}}}')

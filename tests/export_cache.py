@@ -13,13 +13,16 @@ from filelock import FileLock
 ROOT = Path(__file__).resolve().parents[1]
 KEPT_KEYS = 4  # of other states of the sources, so that going back and forth between two costs nothing
 
-_SOURCES = (
+SOURCES = (
     "runtime/agentkv_runtime/export/**/*.py",
+    "runtime/agentkv_runtime/folder/*.py",
+    "runtime/agentkv_runtime/gguf/**/*.py",
     "runtime/agentkv_runtime/hf/*.py",
     "runtime/agentkv_runtime/sources/*.py",
-    "runtime/agentkv_runtime/*manifest.py",
-    "runtime/agentkv_runtime/folder/metadata.py",
-    "runtime/agentkv_runtime/backends.py",
+    "runtime/agentkv_runtime/*.py",
+    "cpp/cpu/**/*",  # packs weights
+    "cpp/executorch/cpu/*",  # reads what programs hold
+    "cpp/executorch/mlx/*",
     "tests/models.py",
     "tests/runtime/draft_heads.py",
     "tests/runtime/test_export_mlx_programs.py",
@@ -52,8 +55,8 @@ class ExportCache:
 
 def _key() -> str:
     digest = hashlib.sha256()
-    for pattern in _SOURCES:
-        for path in sorted(ROOT.glob(pattern)):
+    for pattern in SOURCES:
+        for path in filter(Path.is_file, sorted(ROOT.glob(pattern))):
             digest.update(str(path.relative_to(ROOT)).encode())
             digest.update(path.read_bytes())
     for tool in _TOOLS:

@@ -20,7 +20,9 @@ TIMES = ROOT / "build" / "times"
 LIMIT_S = 55 * 60  # what a machine busy with four other processes needs, twice
 USUAL = "10 to 25 minutes on two idle cores, by the machine"
 SLOWEST = 10
-WAITING = 1  # workers more than cores: a fifth of the tests' time goes by on servers, terminals and processes
+# More than cores: a fifth of the tests' time goes by on servers, terminals and processes, and beside other work more
+# workers get a larger share.
+FURTHER_WORKERS = 2
 WORKER_BYTES = 5 << 29  # that one comes to hold, with its children: torch keeps something of each export
 GRACE_S = 60.0  # to sum up in
 
@@ -48,7 +50,7 @@ def pytest_command(workers: int, arguments: list[str]) -> list[str]:
 
 def processes(cores: int) -> int:
     """How many share the tests: as many as there is memory for, and not many more than cores."""
-    return max(1, min(cores + WAITING, psutil.virtual_memory().available // WORKER_BYTES))
+    return max(1, min(cores + FURTHER_WORKERS, psutil.virtual_memory().available // WORKER_BYTES))
 
 
 def expected() -> str:
@@ -63,6 +65,7 @@ def expected() -> str:
 def run(command: list[str], limit: float) -> int:
     """The exit status of pytest; past the limit, 1: the stacks of everything that runs are shown, and it is ended."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts jobs in the background without it
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else some 400 processes compile every module anew
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL)
     try:
         return process.wait(limit)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.export_cache import KEPT_KEYS, ExportCache
+import pytest
+
+from tests.export_cache import KEPT_KEYS, ROOT, SOURCES, ExportCache
 
 
 def test_several_processes_sweep_at_once(tmp_path: Path) -> None:
@@ -14,3 +16,8 @@ def test_several_processes_sweep_at_once(tmp_path: Path) -> None:
     cache = ExportCache(tmp_path)
     assert sum(folder.is_dir() for folder in tmp_path.iterdir()) == KEPT_KEYS
     assert cache.get("one", Path.mkdir).is_dir()
+
+
+@pytest.mark.parametrize("pattern", SOURCES)
+def test_what_exports_depend_on_is_where_the_key_looks(pattern: str) -> None:
+    assert any(path.is_file() for path in ROOT.glob(pattern))

@@ -11,7 +11,7 @@ from tests import run
 
 @pytest.mark.parametrize(
     ("cores", "gigabytes", "processes"),
-    [(2, 23, 3), (16, 100, 17), (8, 16, 6), (2, 4, 1), (1, 1, 1)],
+    [(2, 23, 4), (16, 100, 18), (8, 16, 6), (2, 4, 1), (1, 1, 1)],
 )
 def test_no_more_share_the_tests_than_there_is_memory_for(
     monkeypatch: pytest.MonkeyPatch, cores: int, gigabytes: int, processes: int

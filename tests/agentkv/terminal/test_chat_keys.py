@@ -39,9 +39,7 @@ def test_ctrl_c_stops_an_answer_and_keeps_what_was_read(sit_down: SitDown) -> No
     person = sit_down(*BABBLE)
 
     def stop() -> None:
-        shown = len(person.text)
-        person.say("Hello")
-        person.until(lambda: len(person.text) > shown + 600)
+        person.hears("Hello", 600)
         person.type(CTRL_C)
 
     until_it_meets(person, stop, "(stopped; what is here stays)")
@@ -333,10 +331,8 @@ def test_a_line_with_a_mark_enters_at_once(sit_down: SitDown) -> None:
     person = sit_down(*BABBLE)
 
     def enter_and_stop() -> None:
-        shown = len(person.text)
         entered = person.text.count("\n> Who are you?")
-        person.say("Hello")
-        person.until(lambda: len(person.text) > shown + 100)
+        person.hears("Hello", 100)
         person.type("!Who are you?\r")
         person.until(lambda: person.text.count("\n> Who are you?") > entered or person.is_prompted)
         person.type(CTRL_C)

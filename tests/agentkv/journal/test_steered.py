@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 import agentkv as kv
-from tests.agentkv.conftest import anyio_backend  # noqa: F401 - a fixture
+from tests.agentkv.conftest import anyio_backend, event_loop_goes_first  # noqa: F401 - the one is a fixture
 from tests.waiting import until
 
 from .crashes import QUESTION, Crash, call, copied, left_by, only_left, opened
@@ -114,6 +114,22 @@ async def test_words_are_there_once_steer_returns(tmp_path: Path, at_once: bool)
     assert [message.content for message in resumed.messages if message.role == "user"] == [QUESTION, "Look again."]
     assert (resumed.text, resumed.rounds) == ("It is 3.", 2)
     assert whole.messages[: len(resumed.messages)] == resumed.messages
+
+
+async def test_a_message_that_words_cut_short_is_one_of_the_rounds_for_who_resumes(tmp_path: Path) -> None:
+    crash = Crash(tmp_path / "runs.db")
+    async with opened(["It is three. " * 40, "It is 4."], crash.path) as (ctx, _), event_loop_goes_first():
+        run = desk(crash).start(await desk(crash).trunk(ctx), QUESTION)
+        async for event in run.events():
+            if isinstance(event, kv.events.TextDelta):
+                await run.steer("Sure?", at_once=True)
+                copied(crash.path, "crashed.db")
+                break
+        whole = await run
+    async with opened(["It is 4."], crash.crashed) as (ctx, journal):
+        resumed = await (await only_left(journal, ctx)).resume(desk(crash))
+    assert (resumed.text, resumed.rounds, resumed.messages) == (whole.text, whole.rounds, whole.messages)
+    assert (whole.text, whole.rounds) == ("It is 4.", 1)
 
 
 async def test_forks_of_a_turn_in_flight_are_left_as_the_turn_is(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from .adapters import set_adapter
 from .extend import Extended, extend_by, open_turn
 from .files import adopted_files, closed_on_error, forked_views, give_views, marked, roll_back, view_of
 from .generate import GenerationRequest, generate_with_retries
-from .handle import BranchHandle, BranchRecord
+from .handle import BranchHandle, BranchRecord, close_branch
 from .overflow import Overflow, checked_overflow, retry_with_room
 from .store import save_branches
 from .stream import DEFAULT_BUFFER, Keep, TokenStream
@@ -578,10 +578,7 @@ class Branch:
 
         `await branch.close()` also waits until its cells are free.
         """
-        self._handle.core.registry.remove(self)
-        if not self._handle.record.close():
-            return Closing(self._handle.loop, None)
-        return Closing(self._handle.loop, self._handle.loop.close(self.id))
+        return close_branch(self._handle.record)
 
     async def __aenter__(self) -> Branch:
         self._handle.check_open()

@@ -33,7 +33,7 @@ from .adapters import load_adapter
 from .branch import Branch
 from .core import ContextCore
 from .files import checked_workspace, new_view
-from .handle import core_of, handle_of
+from .handle import close_branch, core_of, handle_of
 from .opening import checked_journal, context_opener, sync_of
 from .overflow import Overflow, checked_overflow
 from .overflow_policies import Stop
@@ -489,9 +489,9 @@ class Context:
                 self._core.check_owns(branch)
                 handle_of(branch).check_open()
                 kept.add(branch.id)
-        for branch in self._core.registry.every():
-            if branch.id not in kept:
-                branch.close()
+        for record in self._core.registry.every():
+            if record.state.id not in kept:
+                close_branch(record)
         await self._core.loop.call(lambda _: None)  # commands apply in order: the branches are free after this one
 
     async def compact(self, *, retain: int | None = None) -> int:

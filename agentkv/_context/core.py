@@ -199,22 +199,22 @@ class BranchRegistry:
         self._hidden[branch.id] = branch
         self._shown.pop(branch.id, None)
 
-    def remove(self, branch: Branch) -> None:
+    def remove(self, record: BranchRecord) -> None:
         """Removes a closed branch. Idempotent."""
-        self._shown.pop(branch.id, None)
-        self._hidden.pop(branch.id, None)
-        self.records.discard(handle_of(branch).record)
+        self._shown.pop(record.state.id, None)
+        self._hidden.pop(record.state.id, None)
+        self.records.discard(record)
 
     def close_views(self) -> None:
         """Removes the files of all branches."""
-        for branch in self.every():
-            if (view := handle_of(branch).record.view) is not None:
-                view.close()
+        for record in self.every():
+            if record.view is not None:
+                record.view.close()
 
     def live(self) -> list[Branch]:
         """Branches shown to users, oldest first."""
         return [branch for _, branch in sorted(self._shown.items())]
 
-    def every(self) -> list[Branch]:
-        """All open branches, hidden ones last."""
-        return [*self.live(), *self._hidden.values()]
+    def every(self) -> list[BranchRecord]:
+        """Records of all open branches, oldest first; the Branch of one may be gone while something still acts on it."""
+        return sorted(self.records, key=lambda record: record.state.id)

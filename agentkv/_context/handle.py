@@ -9,6 +9,7 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from .._engine.loop import Closing
 from .._types.errors import BranchBusy, BranchClosed, InvalidInput
 from .lease import acting_lease
 from .overflow_policies import Stop
@@ -87,6 +88,13 @@ class BranchRecord:
         if self.view is not None:
             self.view.close()
         return was_open
+
+
+def close_branch(record: BranchRecord) -> Closing:
+    """Frees a branch and cancels its running method. Synchronous and idempotent."""
+    core = record.core
+    core.registry.remove(record)
+    return Closing(core.loop, core.loop.close(record.state.id) if record.close() else None)
 
 
 T = TypeVar("T")

@@ -28,6 +28,10 @@ from .remote.over_server import over_server
 
 TempPaths = pytest.TempPathFactory
 
+pytest.register_assert_rewrite(
+    f"{__package__}.verb_player", f"{__package__}.random_verbs"
+)  # what they find says values
+
 
 OVER = os.environ.get("AGENTKV_TESTS_OVER", "")
 """The backend of a server that the tests here run over; see tests/agentkv/remote/inapplicable.py."""

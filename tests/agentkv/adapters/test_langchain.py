@@ -16,7 +16,7 @@ from pydantic import BaseModel
 import agentkv as kv
 from agentkv.adapters.langchain import ChatModel
 from examples.nano.tools import TOOLS
-from tests.agentkv.conftest import WithTemplate
+from tests.agentkv.conftest import WithTemplate, event_loop_goes_first
 from tests.runtime.chat_styles import THINKING
 from tests.waiting import PATIENCE
 
@@ -46,7 +46,8 @@ async def test_tools_are_called_and_their_results_read(ctx: kv.Context) -> None:
 
 async def test_messages_are_streamed_as_they_are_said(ctx: kv.Context) -> None:
     model = ChatModel(ctx, temperature=0)
-    chunks = [chunk async for chunk in model.astream(NO_CALL)]
+    async with event_loop_goes_first():
+        chunks = [chunk async for chunk in model.astream(NO_CALL)]
     assert len([chunk for chunk in chunks if chunk.content]) > 1  # what is said while the reader is busy comes together
     whole = sum(chunks[1:], chunks[0])
     answer = await model.ainvoke(NO_CALL)

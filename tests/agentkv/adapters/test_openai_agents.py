@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 import agentkv as kv
 from agentkv.adapters.openai_agents import Model
-from tests.agentkv.conftest import WithTemplate
+from tests.agentkv.conftest import WithTemplate, event_loop_goes_first
 from tests.runtime.chat_styles import THINKING
 
 from .conftest import INSTRUCTIONS, NO_CALL, TWO_CALLS, TWO_RESULTS, Meeting, freed, generating
@@ -51,13 +51,14 @@ async def test_tools_run_side_by_side(ctx: kv.Context, meeting: Meeting) -> None
 
 async def test_text_is_streamed_as_it_is_said(ctx: kv.Context) -> None:
     agent = agent_of(ctx)
-    stream = Runner.run_streamed(agent, NO_CALL, run_config=HERE)
-    pieces = [
-        event.data.delta
-        async for event in stream.stream_events()
-        if event.type == "raw_response_event" and isinstance(event.data, ResponseTextDeltaEvent)
-    ]
-    assert len(pieces) > 1  # what is said while the reader is busy comes together
+    async with event_loop_goes_first():  # what is said while the reader is busy comes together
+        stream = Runner.run_streamed(agent, NO_CALL, run_config=HERE)
+        pieces = [
+            event.data.delta
+            async for event in stream.stream_events()
+            if event.type == "raw_response_event" and isinstance(event.data, ResponseTextDeltaEvent)
+        ]
+    assert len(pieces) > 1
     assert "".join(pieces) == stream.final_output == (await run(agent, NO_CALL)).final_output
 
 

@@ -15,7 +15,7 @@ from pydantic_ai.messages import ToolReturnPart
 
 import agentkv as kv
 from agentkv.adapters.pydantic_ai import Model
-from tests.agentkv.conftest import WithTemplate
+from tests.agentkv.conftest import WithTemplate, event_loop_goes_first
 from tests.runtime.chat_styles import THINKING
 
 from .conftest import INSTRUCTIONS, NO_CALL, TWO_CALLS, TWO_RESULTS, Meeting, freed, generating
@@ -42,7 +42,7 @@ async def test_tools_run_side_by_side(ctx: kv.Context, meeting: Meeting) -> None
 async def test_text_is_streamed_as_it_is_said(ctx: kv.Context) -> None:
     agent = agent_of(ctx)
     whole = (await agent.run(NO_CALL)).output
-    async with agent.run_stream(NO_CALL) as stream:
+    async with event_loop_goes_first(), agent.run_stream(NO_CALL) as stream:
         pieces = [piece async for piece in stream.stream_text(delta=True, debounce_by=None)]
     assert len(pieces) > 1  # what is said while the reader is busy comes together
     assert "".join(pieces) == whole

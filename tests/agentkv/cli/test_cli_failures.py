@@ -10,8 +10,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -259,18 +259,29 @@ main()
 """
 
 
-def command(script: str, *arguments: object) -> subprocess.Popen[str]:
-    """The real command in a process of its own, which has come to the moment that the script speaks of."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", script, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "begins\n"
-    return process
+Command = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def command() -> Iterator[Command]:
+    """`command(script, *arguments)` in a process of its own, which has come to the moment that the script speaks of."""
+    with ExitStack() as ended:
+
+        def begin(script: str, *arguments: object) -> subprocess.Popen[str]:
+            process = subprocess.Popen(
+                [sys.executable, "-c", script, *map(str, arguments)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                cwd=ROOT,
+            )
+            ended.enter_context(process)
+            ended.callback(process.kill)
+            assert process.stdout is not None
+            assert process.stdout.readline() == "begins\n"
+            return process
+
+        yield begin
 
 
 @contextmanager
@@ -356,7 +367,7 @@ def test_output_that_has_no_room() -> None:
     ("importing", "told"),
     in_turn(["agentkv", "pydantic", "torch", "executorch.exir"], [(signal.SIGINT, 130), (signal.SIGTERM, 143)]),
 )
-def test_signals(importing: str, told: tuple[signal.Signals, int], src: Path, tmp_path: Path) -> None:
+def test_signals(command: Command, importing: str, told: tuple[signal.Signals, int], src: Path, tmp_path: Path) -> None:
     by_torch = ("--quant", "8da4w")
     process = command(SAYS_WHEN_IT_IMPORTS.format(importing), "export", src, tmp_path / "a" / "out", *by_torch)
     process.send_signal(told[0])
@@ -369,7 +380,9 @@ def test_signals(importing: str, told: tuple[signal.Signals, int], src: Path, tm
 @pytest.mark.parametrize(
     ("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -9)]
 )
-def test_signals_to_an_export_without_torch(sent: signal.Signals, status: int, src: Path, tmp_path: Path) -> None:
+def test_signals_to_an_export_without_torch(
+    command: Command, sent: signal.Signals, status: int, src: Path, tmp_path: Path
+) -> None:
     process = command(SAYS_WHEN_IT_QUANTISES, "export", src, tmp_path / "a" / "out")
     process.send_signal(sent)
     errors = process.communicate(timeout=PATIENCE)[1]
@@ -384,7 +397,9 @@ def test_signals_to_an_export_without_torch(sent: signal.Signals, status: int, s
 
 
 @pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signals_to_a_benchmark(sent: signal.Signals, status: int, tiny_exported_folder: FolderFactory) -> None:
+def test_signals_to_a_benchmark(
+    command: Command, sent: signal.Signals, status: int, tiny_exported_folder: FolderFactory
+) -> None:
     process = command(SAYS_WHEN_IT_GENERATES, "bench", "spec", tiny_exported_folder("llama"), "--repeat", 1000)
     process.send_signal(sent)
     errors = process.communicate(timeout=PATIENCE)[1]
@@ -430,7 +445,7 @@ def test_an_interrupt_in_a_finalizer_is_raised_again_and_not_printed(capsys: pyt
     assert sys.unraisablehook is hook
 
 
-def test_a_command_that_ignores_interrupts_can_be_terminated(src: Path, tmp_path: Path) -> None:
+def test_a_command_that_ignores_interrupts_can_be_terminated(command: Command, src: Path, tmp_path: Path) -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as shells do for commands in the background
     try:
         process = command(SAYS_WHEN_IT_IMPORTS.format("agentkv"), "export", src, tmp_path / "out")

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import agentkv as kv
+from agentkv._context.handle import handle_of
 
 from ..conftest import OpenContext, loop_threads
 
@@ -63,6 +64,17 @@ async def test_keep_frees_every_other_branch(open_context: OpenContext) -> None:
             await ctx.keep(None)  # type: ignore[arg-type]
         await ctx.keep()
         assert (ctx.branches, ctx.stats.cells_used) == ([], 0)
+
+
+async def test_keep_frees_a_branch_that_is_gone_but_for_what_runs_on_it(open_context: OpenContext) -> None:
+    """Its Branch is no more, and a task, a frame or uncollected garbage still holds the right to act on it."""
+    async with open_context() as ctx:
+        trunk, handle = await ctx.branch("The"), handle_of(await ctx.branch("fox"))
+        assert ctx.branches == [trunk]
+        await ctx.keep(trunk)
+        assert ctx.stats.branches == 1
+        with pytest.raises(kv.BranchClosed):
+            handle.check_open()
 
 
 async def test_keep_ends_what_the_others_run(open_context: OpenContext) -> None:

@@ -124,13 +124,6 @@ class Person:
         self.say(line)
         self.until(lambda: self.text.count(said) > before)
 
-    def hears(self, line: str, characters: int) -> None:
-        """Asks, and reads until that much of an answer is there, or a shorter one is over."""
-        shown, asked = len(self.text), self.text.count(f"> {line}")
-        self.say(line)
-        self.until(lambda: self.text.count(f"> {line}") > asked)  # until then the prompt is the one before
-        self.until(lambda: len(self.text) > shown + characters or self.is_prompted)
-
     @property
     def is_prompted(self) -> bool:
         """Is the last line above the toolbar an empty prompt?"""

@@ -18,7 +18,7 @@ from agentkv.terminal.keys import keep_lines, key_by_key
 from tests.rows import one_in
 from tests.waiting import NEVER
 
-from .chats import ANSWER, BABBLE, SitDown, tool_file, until_there
+from .chats import ANSWER, BABBLE, Held, SitDown, tool_file, until_there
 from .person import ALT_ENTER, CTRL_C, CTRL_D, CTRL_Z, Person
 
 
@@ -35,12 +35,15 @@ def until_it_meets(person: Person, attempt: Callable[[], None], *said: str) -> N
     raise AssertionError("it never came; the screen:\n" + person.text)
 
 
-def test_ctrl_c_stops_an_answer_and_keeps_what_was_read(sit_down: SitDown) -> None:
-    person = sit_down(*BABBLE)
+def test_ctrl_c_stops_an_answer_and_keeps_what_was_read(sit_down: SitDown, tmp_path: Path) -> None:
+    held = Held(tmp_path)
+    person = sit_down(*BABBLE, *held.tools)
 
     def stop() -> None:
-        person.hears("Hello", 600)
+        held.hears(person, "Hello", 600)
         person.type(CTRL_C)
+        person.look()
+        held.end()
 
     until_it_meets(person, stop, "(stopped; what is here stays)")
     person.say("/branches")
@@ -327,15 +330,18 @@ def test_a_line_typed_during_an_answer_enters_behind_its_message(sit_down: SitDo
     person.sees("took back all from 'Who are you?' on")
 
 
-def test_a_line_with_a_mark_enters_at_once(sit_down: SitDown) -> None:
-    person = sit_down(*BABBLE)
+def test_a_line_with_a_mark_enters_at_once(sit_down: SitDown, tmp_path: Path) -> None:
+    held = Held(tmp_path)
+    person = sit_down(*BABBLE, *held.tools)
 
     def enter_and_stop() -> None:
         entered = person.text.count("\n> Who are you?")
-        person.hears("Hello", 100)
+        held.hears(person, "Hello", 100)
         person.type("!Who are you?\r")
-        person.until(lambda: person.text.count("\n> Who are you?") > entered or person.is_prompted)
+        held.until(person, lambda: person.text.count("\n> Who are you?") > entered)
         person.type(CTRL_C)
+        person.look()
+        held.end()
 
     until_it_meets(person, enter_and_stop, "\n> Who are you?", "(stopped; what is here stays)")
     person.say("/rollback")

@@ -52,7 +52,12 @@ async def gather(*awaitables: Awaitable[T]) -> list[T]:
             if inspect.iscoroutine(awaitable):
                 awaitable.close()
     if failures:
-        raise failures[0]
+        first = failures[0]
+        failures.clear()
+        try:
+            raise first
+        finally:
+            del first  # no cycle with the traceback, which would keep branches until it is collected
     return results
 
 
@@ -106,7 +111,10 @@ class FirstErrorGroup:
             first = next((failure for failure in found if not isinstance(failure, Exception)), found[0])
             if isinstance(first, KeyboardInterrupt | SystemExit) and first is not error and _on_asyncio():
                 raise  # it has ended the loop from its own task; a second time would leave no time to clean up
-        raise first
+        try:
+            raise first
+        finally:
+            del first, found, error  # as in `gather`
 
 
 def _on_asyncio() -> bool:

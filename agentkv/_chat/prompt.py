@@ -200,14 +200,18 @@ class PromptEncoder:
     def _check_count(self, tokens: int, at_least: str = " or more") -> None:
         prompt = f"the prompt has {tokens} tokens{at_least}"
         if tokens > self._capacity:
-            error = ContextFull(
+            raise _hopeless(
                 f"{prompt}, but the cache has {self._capacity} cells; give less, or open the Context with a larger "
                 "capacity"
             )
-            error.hopeless = True
-            raise error
         if self._max_positions is not None and tokens > self._max_positions:
             raise PositionsExhausted(f"{prompt}, but the model has {self._max_positions} positions; give less")
+
+
+def _hopeless(message: str) -> ContextFull:
+    error = ContextFull(message)
+    error.hopeless = True
+    return error
 
 
 def _order(entries: Sequence[Entry], there: int, *, whole: bool) -> list[int]:

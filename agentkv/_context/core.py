@@ -216,5 +216,5 @@ class BranchRegistry:
         return [branch for _, branch in sorted(self._shown.items())]
 
     def every(self) -> list[BranchRecord]:
-        """Records of all open branches, oldest first; the Branch of one may be gone while something still acts on it."""
+        """Records of all open branches, oldest first; the Branch of one may be gone, and the record held."""
         return sorted(self.records, key=lambda record: record.state.id)

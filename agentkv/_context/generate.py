@@ -187,7 +187,10 @@ async def generate_with_retries(branch: Branch, request: GenerationRequest, retr
     if _is_last(generation, branch):
         with suppress(BranchChanged, BranchBusy):
             await branch._handle.call(_forgetting(generation, branch))
-    raise fault
+    try:
+        raise fault
+    finally:
+        del fault, generation  # no cycle with the traceback, which would keep the branch until it is collected
 
 
 def _forgetting(generation: Generation[Any], branch: Branch) -> Callable[[StepEngine], None]:

@@ -371,4 +371,4 @@ async def run_waiting(loop: StepLoop, job: GenerationJob[T], make_room: Callable
     except BaseException as error:
         await loop.cancel(job, error)
         raise
-    return job.result()
+    return job.take()

@@ -277,7 +277,7 @@ class PromptPrefill:
             await self._loop.cancel(self._job, error)
             raise
         if self._job.failed:
-            self._job.result()
+            self._job.take()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -292,7 +292,7 @@ class PromptPrefill:
     async def computed(self) -> None:
         """Waits until all tokens are computed; raises the error of the job."""
         await self._job.settled.wait()
-        self._job.result()
+        self._job.take()
 
     async def length(self) -> int:
         """Number of tokens computed so far; 0 if the job failed."""

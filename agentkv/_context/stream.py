@@ -90,7 +90,7 @@ class TokenStream(Generic[Out_co]):
             await self._leave(error)
             raise
         if self._job.failed and self._job.id is None:  # one that began hands out its tokens, however soon it failed
-            self._job.result()
+            self._job.take()
         return self
 
     async def __aexit__(

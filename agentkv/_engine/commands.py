@@ -88,6 +88,20 @@ class Awaited(Command, Generic[T]):
             raise self._error
         return self._result  # type: ignore[return-value]
 
+    def take(self) -> T:
+        """The result; raises the error it settled with, and forgets it.
+
+        The error's traceback has frames that refer to the command: together they would keep a branch, and its cells,
+        until they are collected.
+        """
+        error, self._error = self._error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error
+        return self._result  # type: ignore[return-value]
+
 
 class ImmediateCommand(Awaited[T]):
     """A command that is complete once applied.

@@ -255,7 +255,7 @@ class StepLoop:
         except BaseException as error:
             await self.cancel(command, error)
             raise
-        return command.result()
+        return command.take()
 
     async def cancel(self, command: Awaited[Any], error: BaseException | None) -> None:
         """Revokes a submitted command, since `error` ended the wait for it, and waits, uninterruptibly, until both are
@@ -358,7 +358,10 @@ class StepLoop:
                 except anyio.get_cancelled_exc_class() as error:  # asyncio's own cancel() goes through shields
                     cancelled = error
         if cancelled is not None:
-            raise cancelled
+            try:
+                raise cancelled
+            finally:
+                del cancelled
 
     def _resend_lost(self) -> None:
         """Sends and settles what an exception from a signal handler, possible at any line of a callback, has

@@ -1,0 +1,70 @@
+"""What a program lets go of is free at once, whatever failed before: nothing waits for Python's collector."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import anyio
+import pytest
+
+import agentkv as kv
+from agentkv._context.handle import handle_of
+
+from ..conftest import OpenContext
+
+pytestmark = pytest.mark.anyio
+
+CAPACITY = 40
+TOO_MUCH = [*range(10, 10 + 2 * CAPACITY)]
+
+
+async def _reload(branch: kv.Branch, ctx: kv.Context) -> None:
+    await branch.offload()
+    async with await ctx.branch(TOO_MUCH[: CAPACITY - 1]):
+        await branch.logits()
+
+
+async def _turn(branch: kv.Branch, ctx: kv.Context) -> None:
+    await kv.Agent("You are Nano.", max_tokens=4).run(branch, "word " * CAPACITY)
+
+
+FAILS: dict[str, Callable[[kv.Branch, kv.Context], Awaitable[Any]]] = {
+    "extend": lambda branch, ctx: branch.extend(TOO_MUCH),
+    "a prompt": lambda branch, ctx: ctx.branch(TOO_MUCH),
+    "select": lambda branch, ctx: branch.select(["word " * CAPACITY, "no"]),
+    "fork": lambda branch, ctx: branch.fork(10_000),
+    "cells that come back": _reload,
+    "one of several": lambda branch, ctx: kv.gather(branch.fork(), branch.extend(TOO_MUCH)),
+    "a turn": _turn,
+    "rollback": lambda branch, ctx: branch.rollback(999),
+}
+
+
+@pytest.fixture
+def collector_rests() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("collector_rests")
+@pytest.mark.parametrize("what", FAILS)
+async def test_a_branch_is_gone_with_its_last_name(open_context: OpenContext, what: str) -> None:
+    async with open_context(capacity=CAPACITY) as ctx:
+
+        async def fail() -> weakref.ref[Any]:
+            branch = await ctx.branch([5, 6, 7])
+            with pytest.raises(kv.AgentKVError) as failure:
+                await FAILS[what](branch, ctx)
+            del failure
+            return weakref.ref(handle_of(branch).record)
+
+        record = await fail()
+        await anyio.wait_all_tasks_blocked()  # tasks that have ended are let go of
+        assert record() is None
+        await (await ctx.branch([5])).close()
+        assert (ctx.stats.branches, ctx.stats.cells_used) == (0, 0)

@@ -90,7 +90,7 @@ class TokenStream(Generic[Out_co]):
             await self._leave(error)
             raise
         if self._job.failed and self._job.id is None:  # one that began hands out its tokens, however soon it failed
-            self._job.take()
+            self._job.result()
         return self
 
     async def __aexit__(
@@ -107,6 +107,8 @@ class TokenStream(Generic[Out_co]):
             self._tokens.clear()
         self._running.close()
         await self._loop.cancel(self._job, error)
+        if self._job.settled.is_set():  # not where a coroutine is torn down
+            self._job.forget_reader()
 
     def __aiter__(self) -> TokenStream[Out_co]:
         return self

@@ -46,6 +46,10 @@ class GenerationJob(Job[T]):
         return full
 
 
+def _nothing(*_: Any) -> Any:
+    """Stands for callbacks that are not called any more."""
+
+
 class StreamJob(Job[T]):
     """A generation whose tokens are handed out as they come. `on_change` is called whenever it ends or waits for room.
 
@@ -75,6 +79,10 @@ class StreamJob(Job[T]):
         self.keep_tokens: int | None = None
         self.was_truncated = False
         self.waits_for_room = False  # the reader has to make it
+
+    def forget_reader(self) -> None:
+        """Drops the reader's callbacks, once it is settled: the reader and what it reads are in no cycle then."""
+        self._start = self._finish = self.feed = self._on_change = _nothing
 
     def wait_for_room(self) -> None:
         self.waits_for_room = True

@@ -36,6 +36,7 @@ class TurnTask(Generic[Out]):
         over: set once the turn has ended.
         was_asked: whether anybody has waited for the outcome.
         readers: those who read the turn's events.
+        dropped: calls `drop` when the RunningTurn is garbage.
     """
 
     def __init__(self, branch: Branch, control: TurnControl) -> None:
@@ -47,6 +48,7 @@ class TurnTask(Generic[Out]):
         self._branch = branch
         self._control = control
         self._is_dropped = False
+        self.dropped: weakref.finalize[Any, Any] | None = None
 
     async def play(
         self, begin: Callable[[], Awaitable[Turn[Out]]], run: Callable[[Turn[Out]], Awaitable[Run[Out]]]
@@ -88,6 +90,8 @@ class TurnTask(Generic[Out]):
     def outcome(self) -> Run[Out]:
         """The record of the turn, which has ended; raises the error that ended it."""
         self.was_asked = True
+        if self.dropped is not None:  # it would keep the error, whose traceback may refer to the RunningTurn
+            self.dropped.detach()
         if self.error is not None:
             raise self.error
         assert self.run is not None
@@ -122,7 +126,7 @@ class RunningTurn(SteerableTurn, Generic[Out_co]):
         self._branch = branch
         self._control.check_event_loop = handle_of(branch).loop.check_event_loop
         self._task: TurnTask[Out_co] = TurnTask(branch, self._control)
-        weakref.finalize(self, self._task.drop)
+        self._task.dropped = weakref.finalize(self, self._task.drop)
 
     @property
     def branch(self) -> Branch:

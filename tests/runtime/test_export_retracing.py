@@ -10,6 +10,7 @@ import torch
 from agentkv_runtime.export.retracing import retraced_once
 from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 from executorch.exir.program import _program
+from torch._export import utils
 from torch.export import export
 
 from tests.waiting import PATIENCE, SOON
@@ -44,10 +45,20 @@ def test_the_program_is_that_of_executorchs_own_passes(module: torch.nn.Module) 
 
 
 def test_what_fails_in_the_block_puts_executorchs_passes_back() -> None:
-    before = _program._get_aten_to_edge_passes
+    before = _program._get_aten_to_edge_passes, utils._materialize_cpp_cia_ops
     with pytest.raises(RuntimeError), retraced_once():
         raise RuntimeError("the lowering")
-    assert _program._get_aten_to_edge_passes is before
+    assert (_program._get_aten_to_edge_passes, utils._materialize_cpp_cia_ops) == before
+
+
+def test_torch_lists_its_composite_ops_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    list_ops, listed = utils._materialize_cpp_cia_ops, list[None]()
+    monkeypatch.setattr(utils, "_materialize_cpp_cia_ops", lambda: listed.append(list_ops()))
+    traced = export(_Mixed(), (torch.ones(4, 4),))
+    with retraced_once():
+        traced.run_decompositions()
+        traced.run_decompositions()
+    assert len(listed) == 1
 
 
 def test_threads_that_lower_at_once_put_executorchs_passes_back() -> None:

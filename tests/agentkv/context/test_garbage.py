@@ -68,3 +68,65 @@ async def test_a_branch_is_gone_with_its_last_name(open_context: OpenContext, wh
         assert record() is None
         await (await ctx.branch([5])).close()
         assert (ctx.stats.branches, ctx.stats.cells_used) == (0, 0)
+
+
+async def _read(branch: kv.Branch) -> None:
+    async with branch.stream(max_tokens=4) as stream:
+        async for _ in stream:
+            pass
+
+
+async def _agent(branch: kv.Branch) -> None:
+    with pytest.raises(kv.AgentKVError):  # what the tiny model says is no end of a turn
+        await kv.Agent("You are Nano.", max_tokens=4).run(branch, "a")
+
+
+USES: dict[str, Callable[[kv.Branch], Awaitable[Any]]] = {
+    "generate": lambda branch: branch.generate(max_tokens=4),
+    "stream": _read,
+    "run": _agent,
+    "fork": lambda branch: branch.fork(2),
+}
+
+
+@pytest.mark.usefixtures("collector_rests")
+@pytest.mark.parametrize("how", USES)
+async def test_so_is_one_that_was_used(open_context: OpenContext, how: str) -> None:
+    async with open_context() as ctx:
+
+        async def use() -> weakref.ref[Any]:
+            branch = await ctx.branch([5, 6, 7])
+            await USES[how](branch)
+            return weakref.ref(handle_of(branch).record)
+
+        record = await use()
+        await anyio.wait_all_tasks_blocked()  # tasks that have ended are let go of
+        assert record() is None
+
+
+async def test_a_started_turn_that_failed_can_be_collected(open_context: OpenContext) -> None:
+    async with open_context(capacity=CAPACITY) as ctx:
+
+        async def turn() -> weakref.ref[Any]:
+            run = kv.Agent("You are Nano.").start(await ctx.branch([5, 6, 7]), "word " * CAPACITY)
+            with pytest.raises(kv.ContextFull):
+                await run
+            return weakref.ref(run)
+
+        run = await turn()
+        await anyio.wait_all_tasks_blocked()
+        gc.collect()
+        assert run() is None
+        assert ctx.branches == []
+
+
+async def test_a_stream_that_did_not_begin_says_why_each_time(open_context: OpenContext) -> None:
+    async with open_context() as ctx:
+        branch = await ctx.branch([5, 6, 7])
+        async with branch.stream(max_tokens=300, buffer=1):
+            second = branch.stream(max_tokens=3)
+            with pytest.raises(kv.BranchBusy):
+                await second.__aenter__()
+            for _ in range(2):
+                with pytest.raises(kv.BranchBusy):
+                    second.generation  # noqa: B018

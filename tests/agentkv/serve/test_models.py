@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 import agentkv as kv
+from tests.agentkv.conftest import event_loop_goes_first
 from tests.waiting import SOON, until
 
 from .conftest import engine_held, serving
@@ -279,7 +280,8 @@ async def test_a_key_for_some_models_knows_no_others() -> None:
 
 
 async def test_one_of_several_answers_as_a_single_one() -> None:
-    async with serving(capacity=SMALL["capacity"]) as single, serving_several("nx") as site:
+    several = serving_several("nx")
+    async with serving(capacity=SMALL["capacity"]) as single, several as site, event_loop_goes_first():
         for path, body in BY_BODY.items():
             if path in ("/v1/responses", "/v1/messages", CHAT, "/v1/completions", "/v1/branches"):
                 continue  # ids and times are in these

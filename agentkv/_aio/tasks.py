@@ -52,12 +52,8 @@ async def gather(*awaitables: Awaitable[T]) -> list[T]:
             if inspect.iscoroutine(awaitable):
                 awaitable.close()
     if failures:
-        first = failures[0]
-        failures.clear()
-        try:
-            raise first
-        finally:
-            del first  # no cycle with the traceback, which would keep branches until it is collected
+        del failures[1:]
+        raise failures.pop()  # held here, its traceback would keep branches until Python's collector comes by
     return results
 
 

@@ -28,9 +28,8 @@ from .remote.over_server import over_server
 
 TempPaths = pytest.TempPathFactory
 
-pytest.register_assert_rewrite(
-    f"{__package__}.verb_player", f"{__package__}.random_verbs"
-)  # what they find says values
+# So that what they find says values.
+pytest.register_assert_rewrite(f"{__package__}.verb_player", f"{__package__}.random_verbs")
 
 
 OVER = os.environ.get("AGENTKV_TESTS_OVER", "")

@@ -110,7 +110,7 @@ class FirstErrorGroup:
         try:
             raise first
         finally:
-            del first, found, error  # as in `gather`
+            del first, found, error  # held here, they would be in a cycle with the traceback
 
 
 def _on_asyncio() -> bool:

@@ -103,7 +103,9 @@ class StreamJob(Job[T]):
         if self.keep_tokens is None:
             worker.engine.cancel(self.id)
         else:
-            self.was_truncated = worker.engine.undo(self.id, self.keep_tokens)
+            self.was_truncated |= worker.engine.undo(
+                self.id, self.keep_tokens
+            )  # a second time nothing is left to remove
 
     def succeed(self, result: T) -> None:
         super().succeed(result)

@@ -51,7 +51,7 @@ class AgentStream(SteerableTurn, Generic[Out_co]):
         super().__init__()
         self._begin = begin
         self._play = play
-        self._ask = self._show if approve is None else approver_of(approve)
+        self._approve = approve
         self._waits = waits  # for the reader to come back for the next event, after each text
         self._moved = anyio.Event()  # set, and replaced, when the reader or the turn has moved
         self._together = FirstErrorGroup()
@@ -71,7 +71,8 @@ class AgentStream(SteerableTurn, Generic[Out_co]):
     async def __aenter__(self) -> AgentStream[Out_co]:
         if self._group is not None:
             raise AgentKVError("this stream was entered before; call `agent.stream` again for another turn")
-        self._turn = turn = await self._begin(self._tell, self._ask, self._take_back, self._control)
+        ask = self._show if self._approve is None else approver_of(self._approve)
+        self._turn = turn = await self._begin(self._tell, ask, self._take_back, self._control)
         self._group = await self._together.__aenter__()
         self._group.start_soon(self._take, turn)
         return self
@@ -89,6 +90,8 @@ class AgentStream(SteerableTurn, Generic[Out_co]):
             self._over = True
             self._pending.clear()
             self._end()  # the task may have been cancelled before it began
+            if self._turn is not None:  # it refers to this: a cycle would keep its branch
+                self._run, self._turn = self.run, None
 
     def __aiter__(self) -> AgentStream[Out_co]:
         return self
@@ -158,9 +161,12 @@ class AgentStream(SteerableTurn, Generic[Out_co]):
                 return self._pending.popleft()
             if self._ended.is_set():
                 error, self._error = self._error, None
-                if error is not None:
+                if error is None:
+                    raise StopAsyncIteration
+                try:
                     raise error from None
-                raise StopAsyncIteration
+                finally:
+                    del error  # no cycle with the traceback
             await self._moved.wait()
 
     @property

@@ -104,6 +104,24 @@ async def test_so_is_one_that_was_used(open_context: OpenContext, how: str) -> N
         assert record() is None
 
 
+@pytest.mark.usefixtures("collector_rests")
+async def test_so_is_one_whose_turn_was_streamed() -> None:
+    async with kv.testing.replies(["It is 3."], threads=1) as ctx:
+        agent = kv.Agent("You are Nano.")
+
+        async def turn() -> weakref.ref[Any]:
+            branch = await agent.trunk(ctx)
+            async with agent.stream(branch, "How much is it?") as events:
+                said = [event async for event in events]
+            assert isinstance(said[-1], kv.events.Finished)
+            assert events.run.text == "It is 3."
+            return weakref.ref(handle_of(branch).record)
+
+        record = await turn()
+        await anyio.wait_all_tasks_blocked()
+        assert record() is None
+
+
 async def test_a_started_turn_that_failed_can_be_collected(open_context: OpenContext) -> None:
     async with open_context(capacity=CAPACITY) as ctx:
 

@@ -9,6 +9,7 @@ import pytest
 
 import agentkv as kv
 from agentkv._types.results import joined
+from tests.waiting import until
 
 from ..conftest import OpenContext
 
@@ -197,3 +198,17 @@ async def test_parts_of_a_generation_are_joined(open_context: OpenContext) -> No
         assert joined(parts[:1]) is parts[0]
         assert (whole.text, whole.tokens, whole.logprobs) == (greedy.text, greedy.tokens, greedy.logprobs)
         assert (whole.usage, whole.finish_reason) == (greedy.usage, greedy.finish_reason)
+
+
+async def test_what_was_read_is_the_generation_however_often_it_is_ended() -> None:
+    async with kv.testing.replies(["It is three of them."], threads=1) as ctx:
+        branch = await ctx.branch([{"role": "user", "content": "How many?"}])
+        before = len(branch)
+        async with branch.stream(max_tokens=40, buffer=64) as stream:
+            for _ in range(3):
+                await anext(stream)
+            await until(lambda: stream._job.settled.is_set())  # it ends by itself, ahead of its reader
+        stream.end()
+        await branch.logits()  # behind whatever `end` sent
+        assert stream.generation.tokens == branch.tokens[before:]
+        assert stream.generation.finish_reason == "cancelled"

@@ -41,8 +41,19 @@ class move_on_after:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         if kind is not GeneratorExit:
-            return self._scope.__exit__(kind, error, traceback)
+            is_ours = self._scope.__exit__(kind, error, traceback)
+            if is_ours:
+                drop_frames(error)
+            return is_ours
         self._scope.deadline = math.inf
         with suppress(RuntimeError):  # it may be the task's own
             self._scope.__exit__(kind, error, traceback)
         return False
+
+
+def drop_frames(error: BaseException | None) -> None:
+    """Drops the frames of a cancellation. On asyncio anyio's own refer to it, in a cycle: what the cancelled ones refer
+    to would stay until Python's collector comes by."""
+    while isinstance(error, anyio.get_cancelled_exc_class()):
+        error.__traceback__ = None
+        error.__context__, error = None, error.__context__

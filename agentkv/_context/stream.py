@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .generate import GenerationRequest
 
 DEFAULT_BUFFER = 64
+_NOT_BEGUN = "the stream has not begun; use `async with branch.stream(...) as tokens`"
 Keep: TypeAlias = Literal["read", "made"]
 
 
@@ -53,7 +54,8 @@ class TokenStream(Generic[Out_co]):
         self._handle = branch._handle
         self._loop = self._handle.loop
         self._request = request
-        self._job: StreamJob[Generation[Any]] = StreamJob(self._start, self._end, self._feed, self._wake, urgent)
+        self._urgent = urgent
+        self._begun: StreamJob[Generation[Any]] | None = None  # it refers to this until it is done: made on entry
         self._room = OverflowHandler(branch, 1)
         self._taken_per_notice = max(buffer // 2, 1)
         self._taken = 0  # tokens since the last notice
@@ -75,22 +77,25 @@ class TokenStream(Generic[Out_co]):
         if self._entered:
             raise AgentKVError("this stream was entered before; call `branch.stream` again for another generation")
         self._handle.check_free()
+        self._entered = True
         await checkpoint_if_cancelled()
         await self._request.prepare()
         await open_turn(self._branch)
         await self._handle.ready()
         self._request = self._request.after(self._handle.state)
         self._decoder = text_decoder(self._request.begun)
-        self._entered = True
+        self._begun = job = StreamJob(self._start, self._end, self._feed, self._wake, self._urgent)
         self._running.enter_context(self._handle.state.running())
-        self._loop.submit(self._job)
+        self._loop.submit(job)
+        if self._ends:
+            self._loop.revoke(job)
         try:
-            await self._job.started.wait()
+            await job.started.wait()
+            if job.failed and job.id is None:  # one that began hands out its tokens, however soon it failed
+                job.result()
         except BaseException as error:
             await self._leave(error)
             raise
-        if self._job.failed and self._job.id is None:  # one that began hands out its tokens, however soon it failed
-            self._job.result()
         return self
 
     async def __aexit__(
@@ -115,7 +120,7 @@ class TokenStream(Generic[Out_co]):
 
     async def __anext__(self) -> Token:
         """The next token; raises the error that ended the generation."""
-        self._check_entered()
+        self._check_begun()
         if not await self._there():
             raise StopAsyncIteration
         token = self._tokens.popleft()
@@ -129,7 +134,7 @@ class TokenStream(Generic[Out_co]):
         """
         if most is not None:
             checked_count(most, "most", 1)
-        self._check_entered()
+        self._check_begun()
         await self._there()
         tokens = [self._tokens.popleft() for _ in range(min(len(self._tokens), most or len(self._tokens)))]
         self._take(*tokens)
@@ -143,7 +148,8 @@ class TokenStream(Generic[Out_co]):
         """Ends the generation where it is. Tokens made until then can still be read, and stay. Idempotent."""
         if not self._ends:
             self._ends = True
-            self._loop.revoke(self._job)
+            if self._begun is not None:
+                self._loop.revoke(self._begun)
 
     @property
     def was_ended(self) -> bool:
@@ -156,10 +162,17 @@ class TokenStream(Generic[Out_co]):
             return self._job.result()
         return self._request.truncated(self._finished, min(count, len(self._finished.tokens)))
 
-    def _check_entered(self) -> None:
-        if not self._entered:
-            raise AgentKVError("the stream has not begun; use `async with branch.stream(...) as tokens`")
+    def _check_begun(self) -> None:
+        if self._begun is None:
+            raise AgentKVError(_NOT_BEGUN)
         self._loop.check_event_loop()
+
+    @property
+    def _job(self) -> StreamJob[Generation[Any]]:
+        """The job of a stream that has begun. Raises AgentKVError before."""
+        if self._begun is None:
+            raise AgentKVError(_NOT_BEGUN)
+        return self._begun
 
     async def _there(self) -> bool:
         """Waits for a token. Returns False at the end; raises the error that ended the generation."""

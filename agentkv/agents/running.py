@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 Out_co = TypeVar("Out_co", covariant=True)
 Out = TypeVar("Out")
 
+_EXPECTED = (TurnStopped, ContextClosed, ApprovalPending)  # ends that nobody need hear of
+
 
 class TurnTask(Generic[Out]):
     """The task of one turn, and its outcome. It does not refer to the RunningTurn, which users may drop.
@@ -62,6 +64,8 @@ class TurnTask(Generic[Out]):
                 self._control.check_stopped()
             else:
                 self.run = await run(turn)
+        except TurnStopped as error:
+            self.error = error.with_traceback(None)  # its frames refer to this, and tell nothing
         except (Exception, KeyboardInterrupt, SystemExit) as error:
             self.error = error
         except BaseException:  # the event loop ends
@@ -92,6 +96,8 @@ class TurnTask(Generic[Out]):
         self.was_asked = True
         if self.dropped is not None:  # it would keep the error, whose traceback may refer to the RunningTurn
             self.dropped.detach()
+        if isinstance(self.error, TurnStopped):
+            raise _again(self.error)
         if self.error is not None:
             raise self.error
         assert self.run is not None
@@ -104,10 +110,19 @@ class TurnTask(Generic[Out]):
             self._say_unheard()
 
     def _say_unheard(self) -> None:
-        heard = self.was_asked or isinstance(self.error, TurnStopped | ContextClosed | ApprovalPending)
+        heard = (
+            self.was_asked or self.is_heard() or isinstance(self.error, TurnStopped | ContextClosed | ApprovalPending)
+        )
         if self.error is not None and not heard:
             why = f"{type(self.error).__name__}: {safe_str(self.error)}"
             log.error("a started turn failed, and nobody awaited it", branch=self._branch.id, error=why)
+
+
+def _again(stopped: TurnStopped) -> TurnStopped:
+    """The same error for one who awaits it, whose frames may refer to the turn: it would be in a cycle with them."""
+    again = TurnStopped(*stopped.args)
+    again.run = stopped.run
+    return again
 
 
 class RunningTurn(SteerableTurn, Generic[Out_co]):

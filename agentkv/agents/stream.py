@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -9,16 +10,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
-from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
-from .._aio.tasks import FirstErrorGroup
-from .._types.errors import AgentKVError, BranchBusy
+from .._aio.scope import move_on_after
+from .._context.handle import handle_of
+from .._types.errors import AgentKVError, BranchBusy, ContextClosed
 from .approval import Approve, approver_of
-from .control import SteerableTurn, TurnControl, Words
+from .control import Ending, SteerableTurn, TurnControl, Words
 from .events import ApprovalAsked, Event, Finished, ReasoningDelta, RolledBack, TextDelta
 
 if TYPE_CHECKING:
+    from .._engine.loop import StepLoop
     from .._types.run import Run
     from .running import RunningTurn
     from .tool_runner import Ask, Emit, TakeBack
@@ -37,6 +39,9 @@ class AgentStream(SteerableTurn, Generic[Out_co]):
     turn waits for its reader, and the branch keeps exactly the text that was read. Calls that were written have their
     results there, or a note that they were cancelled; half a call does not stay.
 
+    The block may be inside of an async generator: one that is closed there cancels the turn, whose branch is free soon
+    after. Leaving the Context's block ends the turn with ContextClosed.
+
     `steer`, `pause`, `resume` and `stop` act on the turn, from this task or from others.
     """
 
@@ -54,51 +59,61 @@ class AgentStream(SteerableTurn, Generic[Out_co]):
         self._approve = approve
         self._waits = waits  # for the reader to come back for the next event, after each text
         self._moved = anyio.Event()  # set, and replaced, when the reader or the turn has moved
-        self._together = FirstErrorGroup()
-        self._group: TaskGroup | None = None
-        self._turn: Turn[Out_co] | None = None
+        self._entered = False
+        self._scope: move_on_after | None = None  # of the turn, once it has begun
+        self._loop: StepLoop | None = None  # of its Context
         self._run: Run[Out_co] | None = None
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self._last: Event | None = None  # the reader has it, and has not come back
         self._pending: deque[Event] = deque()  # told, and not read yet
         self._is_read = False  # a task waits for the next event
         self._reader = 0  # that task, or the last one
         self._is_away = False  # it waits for the turn, and reads nothing meanwhile
+        self._may_end = False  # the turn, though the reader does not know of its end
         self._heard = anyio.Event()  # the reader knows of the last event
         self._ended = anyio.Event()
-        self._over = False
 
     async def __aenter__(self) -> AgentStream[Out_co]:
-        if self._group is not None:
+        if self._entered:
             raise AgentKVError("this stream was entered before; call `agent.stream` again for another turn")
+        self._entered = True
         ask = self._show if self._approve is None else approver_of(self._approve)
-        self._turn = turn = await self._begin(self._tell, ask, self._take_back, self._control)
-        self._group = await self._together.__aenter__()
-        self._group.start_soon(self._take, turn)
+        try:
+            turn = await self._begin(self._tell, ask, self._take_back, self._control)
+        except BaseException:
+            self._control.over.set()
+            raise
+        core = handle_of(turn.branch).core
+        self._scope, self._loop = move_on_after(math.inf), core.loop
+        # Not in a task group: that would be this task's, which a generator that is closed elsewhere could not leave.
+        core.background.start(lambda: self._take(turn), self._end_with_context, f"stream on branch {turn.branch.id}")
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool | None:
-        assert self._group is not None
-        self._group.cancel_scope.cancel()
+    ) -> None:
+        assert self._scope is not None
+        assert self._loop is not None
+        self._scope.cancel()
         if kind is GeneratorExit:  # the coroutine is torn down: nothing can be awaited any more
-            return None
+            return
         try:
-            return await self._together.__aexit__(kind, error, traceback)
+            await self._loop.wait_shielded(self._ended)
         finally:
-            self._over = True
             self._pending.clear()
-            self._end()  # the task may have been cancelled before it began
-            if self._turn is not None:  # it refers to this: a cycle would keep its branch
-                self._run, self._turn = self.run, None
+            unread, self._error = self._error, None
+        try:
+            if isinstance(unread, KeyboardInterrupt | SystemExit):
+                raise unread
+        finally:
+            del unread  # no cycle with the traceback
 
     def __aiter__(self) -> AgentStream[Out_co]:
         return self
 
     async def __anext__(self) -> Event:
         """Returns the next event; raises the error that ended the turn early."""
-        if self._group is None:
+        if self._scope is None:
             raise AgentKVError("the stream has not begun; use `async with agent.stream(...) as events`")
         if self._is_read:
             raise BranchBusy("two tasks read one stream; let one of them hand events on")
@@ -122,6 +137,13 @@ class AgentStream(SteerableTurn, Generic[Out_co]):
         words.waiting = lambda: self._waiting("await steer (the words enter all the same)")
         return words
 
+    def stop(self, keep: bool | None = None) -> Ending:
+        """Ends the turn, as `RunningTurn.stop` does. One that is done and waits for its reader stays as it is."""
+        ending = super().stop(keep)
+        if self._control.ended:
+            self._wait_no_more()
+        return ending
+
     async def fork(self, n: int) -> list[RunningTurn[Any]]:
         """Forks the turn in flight, as `RunningTurn.fork` does.
 
@@ -133,7 +155,7 @@ class AgentStream(SteerableTurn, Generic[Out_co]):
     @contextmanager
     def _waiting(self, verb: str) -> Iterator[None]:
         """Scope of a task that waits for the turn: where it is the reader's, the turn gets ahead of it."""
-        if anyio.get_current_task().id != self._reader or self._over:
+        if anyio.get_current_task().id != self._reader or self._ended.is_set():
             yield
             return
         if self._waits:
@@ -155,7 +177,7 @@ class AgentStream(SteerableTurn, Generic[Out_co]):
         while True:
             if self._pending and isinstance(self._pending[0], Finished):
                 self._heard.set()
-                with anyio.CancelScope(shield=True):  # a tick, after which the branch is free
+                with move_on_after(math.inf, shield=True):  # a tick, after which the branch is free
                     await self._ended.wait()
             if self._pending:
                 return self._pending.popleft()
@@ -164,7 +186,7 @@ class AgentStream(SteerableTurn, Generic[Out_co]):
                 if error is None:
                     raise StopAsyncIteration
                 try:
-                    raise error from None
+                    raise error
                 finally:
                     del error  # no cycle with the traceback
             await self._moved.wait()
@@ -174,24 +196,35 @@ class AgentStream(SteerableTurn, Generic[Out_co]):
         """The record of the turn; where the turn ended early, of its work until then. AgentKVError while it runs."""
         if self._run is not None:
             return self._run
-        if self._turn is None:
+        if self._scope is None:
             raise AgentKVError("the stream has not begun; use `async with agent.stream(...) as events`")
-        if not self._over:
-            raise AgentKVError("the turn still runs; read the stream to its end or leave its block first")
-        return self._turn.failed
+        raise AgentKVError("the turn still runs; read the stream to its end or leave its block first")
 
     async def _take(self, turn: Turn[Out_co]) -> None:
+        assert self._scope is not None
         try:
-            self._run = await self._play(turn)
-        except Exception as error:
+            with self._scope:
+                self._run = await self._play(turn)
+        except (Exception, KeyboardInterrupt, SystemExit) as error:
             self._error = error
+        except BaseException:
+            self._error = ContextClosed("the event loop ended while the turn ran; read the stream inside its Context")
+            raise
         finally:
-            self._end()
-        self._over = True
+            if self._run is None:
+                self._run = turn.failed
+            self._ended.set()
+            self._control.over.set()
+            self._move()
 
-    def _end(self) -> None:
-        self._ended.set()
-        self._control.over.set()
+    def _end_with_context(self) -> None:
+        self._control.leave()
+        self._wait_no_more()
+
+    def _wait_no_more(self) -> None:
+        """Has a turn that is done end, though its reader has not read on until then."""
+        self._may_end = True
+        self._heard.set()
         self._move()
 
     def _move(self) -> None:
@@ -223,7 +256,7 @@ class AgentStream(SteerableTurn, Generic[Out_co]):
         self._pending.append(event)
         self._move()
         await checkpoint()
-        while len(self._pending) > _AHEAD and not self._is_away:
+        while len(self._pending) > _AHEAD and not (self._is_away or self._may_end):
             await self._moved.wait()
 
     def _is_unread(self, event: Event) -> bool:

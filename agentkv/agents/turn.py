@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
 
+from .._aio.scope import drop_frames
 from .._context.branch import Branch
 from .._context.files import rewind
 from .._context.handle import handle_of
@@ -55,6 +56,7 @@ class Turn(Generic[Out]):
 
     Attributes:
         agent: the agent that takes the turn.
+        branch: the branch that it is taken on.
         steering: rules for its messages.
         tools: tools of the turn.
         definitions: their definitions for the prompt.
@@ -80,6 +82,7 @@ class Turn(Generic[Out]):
         control: TurnControl,
     ) -> None:
         self.agent = agent
+        self.branch = branch
         self.control = control
         control.check_event_loop = handle_of(branch).loop.check_event_loop
         self.steering = steering
@@ -97,7 +100,6 @@ class Turn(Generic[Out]):
         self.taken_back = 0
         self.text = ""
         self.failed: Run[Out] = Run("", (), (), Usage(len(branch), 0), 0, 0.0)
-        self._branch = branch
         self._began = anyio.current_time()
         self._start = 0  # messages of the branch before the turn
         self._done_before: list[str] = []  # tools called since the question, by turns that ended early
@@ -194,7 +196,7 @@ class Turn(Generic[Out]):
     def _warn_of_lost(self, count: int, why: str) -> None:
         what = f"{count} message{'s' * (count != 1)} of steer did not enter the turn: {why}"
         self.warnings.append(what)
-        log.warning(what, branch=self._branch.id)
+        log.warning(what, branch=self.branch.id)
 
     def add_call(self, environment: ToolEnvironment, request: CallRequest) -> ToolCallRunner:
         """Registers a call of the present message."""
@@ -230,7 +232,7 @@ class Turn(Generic[Out]):
     def copied(self, place: Place, begins: int, rules: CallRules = ANY_CALLS, attempt: int = 1) -> TurnCopy:
         """Copies the turn as it is; `begins`: tokens of the branch before the message under way."""
         start, state = self._started(None, False, bool(self.control.keep)), self._state(begins)
-        return TurnCopy(self, start, state, place, len(self._branch), rules, attempt, len(self.calls))
+        return TurnCopy(self, start, state, place, len(self.branch), rules, attempt, len(self.calls))
 
     async def go_on(self, copy: TurnCopy) -> Run[Out]:
         """Goes on with a copy of another turn, on a fork of its branch."""
@@ -401,7 +403,8 @@ class Turn(Generic[Out]):
             self._observers.turn_ended(self._info, self.rounds, error)
             if not isinstance(error, GeneratorExit):  # a coroutine that is torn down can await nothing
                 with anyio.CancelScope(shield=True):
-                    await self.log.gave_up(self._branch, error, bool(self.control.keep))
+                    await self.log.gave_up(self.branch, error, bool(self.control.keep))
+            drop_frames(error)
             raise
         self._observers.turn_ended(self._info, self.rounds, None)
         return result
@@ -413,7 +416,7 @@ class Turn(Generic[Out]):
         to_event: Callable[[T], Event] | None,
         earlier: EarlierWork | None,
     ) -> T:
-        lease = TurnLease(handle_of(self._branch), keep=start.keep, earlier=earlier)
+        lease = TurnLease(handle_of(self.branch), keep=start.keep, earlier=earlier)
         try:
             async with lease as handle:
                 branch = Branch(handle)
@@ -437,7 +440,7 @@ class Turn(Generic[Out]):
                     raise
         except Exception as error:
             if not self.control.keep:
-                await self.environment.tell(RolledBack(len(self._branch), safe_str(error)))
+                await self.environment.tell(RolledBack(len(self.branch), safe_str(error)))
             raise
 
     async def _in_time(self, work: Awaitable[T]) -> T:

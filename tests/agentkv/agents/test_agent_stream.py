@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, cast
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from types import SimpleNamespace
+from typing import Any, TypeAlias, cast
 
 import anyio
 import pytest
@@ -149,29 +150,122 @@ async def test_a_turn_is_done_once_its_reader_knows_however_far_ahead_it_was() -
         assert stream.run.output == "Well."
 
 
+async def told(stream: kv.AgentStream[Any]) -> AsyncIterator[kv.events.Event]:
+    async with stream as events:
+        async for event in events:
+            yield event
+
+
+@pytest.mark.parametrize("keep", [False, True])
+async def test_a_generator_that_is_closed_ends_its_turn_and_not_its_caller(keep: bool) -> None:
+    """As a web framework closes one whose client has gone."""
+    async with kv.testing.replies(lambda _: "It is three.", threads=1) as ctx:
+        branch = await kv.Agent("S").trunk(ctx)
+        before = branch.tokens
+        stream = kv.Agent("S").stream(branch, "Q", keep_partial=keep)
+        events = told(stream)
+        heard = [await anext(events), await anext(events)]
+        await events.aclose()
+        await anyio.lowlevel.checkpoint()
+        await until(lambda: branch._handle.state.lease is None)
+        said = "".join(event.text for event in heard if isinstance(event, kv.events.TextDelta))
+        assert (branch.messages[-1].content == said) if keep else (branch.tokens == before)
+        assert stream.run.text == said
+        await branch.extend([{"role": "user", "content": "The task goes on."}])
+
+
+@pytest.mark.parametrize("keep", [False, True])
+async def test_a_reader_may_stop_a_turn_that_is_done(keep: bool) -> None:
+    async with kv.testing.replies(["It is three."], threads=1) as ctx:
+        stream = kv.Agent("S").stream(await kv.Agent("S").trunk(ctx), "Q", keep_partial=keep)
+        heard = list[kv.events.Event]()
+        async with stream as events:
+            while not stream._control.ended:
+                if keep or not heard:
+                    heard.append(await anext(events))
+                await anyio.lowlevel.checkpoint()
+            with anyio.fail_after(PATIENCE):
+                await events.stop()
+            heard += [event async for event in events]
+        assert "".join(event.text for event in heard if isinstance(event, kv.events.TextDelta)) == "It is three."
+        assert heard[-1] == kv.events.Finished(stream.run)
+
+
+@pytest.mark.parametrize("unread", ["Finished", "text", "more than it may be ahead"])
+async def test_a_context_that_is_left_waits_for_no_reader(unread: str) -> None:
+    """Whose turn is done, or waits for it."""
+    said = "It is three." if unread != "more than it may be ahead" else "one two three " * 60
+    async with kv.testing.replies([said], capacity=2048, threads=1) as ctx:
+        branch = await kv.Agent("S", max_tokens=400).trunk(ctx)
+        stream = kv.Agent("S", max_tokens=400).stream(branch, "Q", keep_partial=unread == "text")
+        await stream.__aenter__()
+        await anext(stream)
+        await until(lambda: stream._control.ended or unread != "Finished")
+        await anyio.wait_all_tasks_blocked()
+    with anyio.fail_after(PATIENCE):
+        await stream.__aexit__(None, None, None)
+    assert stream.run.text == (said if unread == "Finished" else stream.run.text)
+    assert stream.run.text
+
+
+async def test_an_error_keeps_its_cause() -> None:
+    @kv.tool(on_error="raise")
+    def weather(city: str) -> str:
+        raise ValueError("the station is down")
+
+    async with kv.testing.replies([kv.testing.call("weather", city="Oslo")], threads=1) as ctx:
+        agent = kv.Agent("S", tools=[weather])
+        with pytest.raises(kv.ToolFailed) as failure:
+            await events_of(agent.stream(await agent.trunk(ctx), "Q"))
+        assert "the station is down" in str(failure.value.__cause__)
+
+
+@pytest.fixture
+async def turn() -> AsyncIterator[Any]:
+    """What a stream knows of its turn."""
+    async with kv.testing.replies([], threads=1) as ctx:
+        yield SimpleNamespace(branch=await ctx.branch([5]), failed=None)
+
+
+StreamOf: TypeAlias = Callable[..., kv.AgentStream[Any]]
+
+
+@pytest.fixture
+def stream_of(turn: Any) -> StreamOf:
+    """Makes a stream whose turn does this with it."""
+
+    def make(tell: Callable[[kv.AgentStream[Any]], Awaitable[None]], **options: Any) -> kv.AgentStream[Any]:
+        async def begin(*_: Any) -> Any:
+            return turn
+
+        async def play(_: Any) -> Any:
+            await tell(stream)
+
+        stream: kv.AgentStream[Any] = kv.AgentStream(begin, play, None, **{"waits": True, **options})
+        return stream
+
+    return make
+
+
 @pytest.mark.parametrize("told", ["while the reader has the text", "while the text is on its way"])
-async def test_a_text_waits_for_its_reader_whatever_else_is_told(told: str) -> None:
+async def test_a_text_waits_for_its_reader_whatever_else_is_told(stream_of: StreamOf, told: str) -> None:
     """Calls run beside the message, and tell of themselves at any moment; with `waits` each text waits to be heard."""
     has_text, is_over, heard = anyio.Event(), anyio.Event(), list[kv.events.Event]()
     text, other = kv.events.TextDelta("Well."), kv.events.RolledBack(0, "another one")
 
-    async def begin(*_: Any) -> Any:
-        return None
-
-    async def play(_: Any) -> Any:
+    async def tell(stream: kv.AgentStream[Any]) -> None:
         async with anyio.create_task_group() as group:
-            group.start_soon(tell_text)
+            group.start_soon(tell_text, stream)
             if told == "while the reader has the text":
                 await has_text.wait()
             group.start_soon(stream._tell, other)
 
-    async def tell_text() -> None:
+    async def tell_text(stream: kv.AgentStream[Any]) -> None:
         await stream._tell(text)
         is_over.set()
 
-    stream: kv.AgentStream[Any] = kv.AgentStream(begin, play, None, waits=True)
     with anyio.fail_after(PATIENCE):
-        async with stream as events:
+        async with stream_of(tell) as events:
             async for event in events:
                 heard.append(event)
                 if event is text:
@@ -182,24 +276,11 @@ async def test_a_text_waits_for_its_reader_whatever_else_is_told(told: str) -> N
             assert is_over.is_set()
 
 
-def stream_of(tell: Callable[[kv.AgentStream[Any]], Awaitable[None]], **options: Any) -> kv.AgentStream[Any]:
-    """A stream whose turn tells its events so."""
-
-    async def begin(*_: Any) -> Any:
-        return None
-
-    async def play(_: Any) -> Any:
-        await tell(stream)
-
-    stream: kv.AgentStream[Any] = kv.AgentStream(begin, play, None, **{"waits": True, **options})
-    return stream
-
-
 @pytest.mark.parametrize("ticks", range(6))
 @pytest.mark.parametrize("by", ["the scope of the reader", "asyncio"])
 @pytest.mark.parametrize("last", [kv.events.TextDelta("C"), kv.events.Finished(cast("Any", None))])
 async def test_a_reader_that_is_cancelled_at_any_tick_has_missed_nothing_when_it_comes_back(
-    by: str, ticks: int, last: kv.events.Event
+    stream_of: StreamOf, by: str, ticks: int, last: kv.events.Event
 ) -> None:
     if by == "asyncio" and sniffio.current_async_library() != "asyncio":
         pytest.skip("its tasks are cancelled by no scope")
@@ -235,7 +316,7 @@ async def test_a_reader_that_is_cancelled_at_any_tick_has_missed_nothing_when_it
 
 
 @pytest.mark.parametrize("ticks", range(4))
-async def test_a_reader_gets_no_text_that_its_turn_counts_as_unread(ticks: int) -> None:
+async def test_a_reader_gets_no_text_that_its_turn_counts_as_unread(stream_of: StreamOf, ticks: int) -> None:
     """A turn that is stopped in the tick in which its reader wakes: trio has either go first."""
     for _ in range(60):
         text, scope, kept, heard = kv.events.TextDelta("Well."), anyio.CancelScope(), list[bool](), list[bool]()
@@ -304,7 +385,7 @@ async def some_checkpoints(count: int) -> None:
         await anyio.lowlevel.checkpoint()
 
 
-async def test_two_tasks_cannot_read_one_stream() -> None:
+async def test_two_tasks_cannot_read_one_stream(stream_of: StreamOf) -> None:
     async def tell(stream: kv.AgentStream[Any]) -> None:
         await anyio.sleep_forever()
 

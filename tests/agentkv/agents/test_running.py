@@ -105,6 +105,7 @@ async def test_a_branch_in_a_turn_takes_no_other(slow_replies: SlowReplies) -> N
                 outcomes.append("busy")
         assert sorted(outcomes) == ["So be it.", "busy"]  # the loop decides which comes first
         run = agent.start(branch, "And?")
+        run.pause()  # it has its branch until somebody looks
         await until(lambda: branch._handle.state.lease is not None)
         with pytest.raises(kv.BranchBusy):
             agent.start(branch, "Or?")
@@ -152,6 +153,18 @@ async def test_an_error_that_nobody_awaited_is_logged(
         gc.collect()
         await until(lambda: [r for r in caplog.records if "nobody awaited" in r.message])
         assert "ToolFailed" in caplog.text
+
+
+async def test_who_reads_the_events_of_a_dropped_turn_hears_of_its_end(
+    open_desk: OpenDesk, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_desk() as ctx:
+        agent = desk_agent("weather", max_tokens=2)
+        events = agent.start(await agent.trunk(ctx), "And?").events()
+        gc.collect()
+        with pytest.raises(kv.LimitReached):
+            _ = [event async for event in events]
+        assert "nobody awaited" not in caplog.text
 
 
 async def test_a_dropped_turn_goes_on(slow_replies: SlowReplies) -> None:

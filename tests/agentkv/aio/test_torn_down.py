@@ -6,6 +6,7 @@ One more verb that waits for something is a row of DOORS.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 import agentkv as kv
 from agentkv._engine.interface import SPARE_SEQUENCES
 from agentkv.serve.conversations import ConversationCache
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 from ..torn_down import torn_down_at
 
@@ -65,6 +66,24 @@ async def fork(desk: Desk) -> None:
     await (await desk.branch.fork()).close()
 
 
+async def stream(desk: Desk) -> None:
+    async with desk.branch.stream(max_tokens=3, buffer=1) as tokens:
+        async for _ in tokens:
+            pass
+
+
+async def turn(desk: Desk) -> None:
+    with suppress(kv.LimitReached):
+        async with desk.agent.stream(desk.branch, "Hello.") as events:
+            async for _ in events:
+                pass
+
+
+async def extend_once_free(desk: Desk) -> None:
+    await until(lambda: desk.branch._handle.state.lease is None)  # the turn ends in its own task
+    await desk.branch.extend([5])
+
+
 DOORS = {
     "offload": Door(lambda desk: desk.branch.offload()),
     "offload to a file": Door(lambda desk: desk.branch.offload(desk.files)),
@@ -80,6 +99,8 @@ DOORS = {
     "load": Door(load, after=load),
     "trunk": Door(lambda desk: desk.agent.trunk(desk.ctx), after=trunk_again),
     "branch": Door(begin, after=begin),
+    "stream": Door(stream, offloaded=True),
+    "a turn's stream": Door(turn, after=extend_once_free),
 }  # fmt: skip
 
 

@@ -104,17 +104,88 @@ async def test_so_is_one_that_was_used(open_context: OpenContext, how: str) -> N
         assert record() is None
 
 
+async def _to_its_end(agent: kv.Agent[None, str], branch: kv.Branch) -> None:
+    async with agent.stream(branch, "How much is it?") as events:
+        said = [event async for event in events]
+    assert isinstance(said[-1], kv.events.Finished)
+    assert events.run.text == SAID
+
+
+async def _left(agent: kv.Agent[None, str], branch: kv.Branch) -> None:
+    async with agent.stream(branch, "How much is it?") as events:
+        await anext(events)
+
+
+async def _left_and_kept(agent: kv.Agent[None, str], branch: kv.Branch) -> None:
+    async with agent.stream(branch, "How much is it?", keep_partial=True) as events:
+        await anext(events)
+
+
+async def _not_read(agent: kv.Agent[None, str], branch: kv.Branch) -> None:
+    async with agent.stream(branch, "How much is it?"):
+        pass
+
+
+async def _stopped(agent: kv.Agent[None, str], branch: kv.Branch) -> None:
+    async with agent.stream(branch, "How much is it?", keep_partial=True) as events:
+        await anext(events)
+        events.stop()
+        with pytest.raises(kv.TurnStopped):
+            await anext(events)
+
+
+async def _not_heard_to_fail(agent: kv.Agent[None, str], branch: kv.Branch) -> None:
+    stream = kv.Agent(agent.instructions, max_tokens=2).stream(branch, "How much is it?")
+    async with stream:
+        await stream._ended.wait()
+
+
+async def _cancelled(agent: kv.Agent[None, str], branch: kv.Branch) -> None:
+    with anyio.CancelScope() as scope:
+        async with agent.stream(branch, "How much is it?", keep_partial=True) as events:
+            async for _ in events:
+                scope.cancel()
+
+
+async def _run_cancelled(agent: kv.Agent[None, str], branch: kv.Branch) -> None:
+    with anyio.CancelScope() as scope:
+        await kv.Agent(agent.instructions, before_round=lambda _: scope.cancel()).run(branch, "How much is it?")
+
+
+async def _started_and_stopped(agent: kv.Agent[None, str], branch: kv.Branch) -> None:
+    run = agent.start(branch, "How much is it?")
+    await anext(run.events())
+    await run.stop()
+    for _ in range(2):
+        with pytest.raises(kv.TurnStopped) as stopped:
+            await run
+        assert stopped.value.run is not None
+        del stopped
+
+
+SAID = "It is 3, or 4."
+TURNS = {
+    "read to its end": _to_its_end,
+    "left": _left,
+    "left, and its text kept": _left_and_kept,
+    "not read": _not_read,
+    "stopped": _stopped,
+    "failed, and nobody heard": _not_heard_to_fail,
+    "its reader was cancelled": _cancelled,
+    "run, and cancelled": _run_cancelled,
+    "started, and stopped": _started_and_stopped,
+}
+
+
 @pytest.mark.usefixtures("collector_rests")
-async def test_so_is_one_whose_turn_was_streamed() -> None:
-    async with kv.testing.replies(["It is 3."], threads=1) as ctx:
+@pytest.mark.parametrize("how", TURNS)
+async def test_so_is_one_that_had_a_turn(how: str) -> None:
+    async with kv.testing.replies(lambda _: SAID, threads=1) as ctx:
         agent = kv.Agent("You are Nano.")
 
         async def turn() -> weakref.ref[Any]:
             branch = await agent.trunk(ctx)
-            async with agent.stream(branch, "How much is it?") as events:
-                said = [event async for event in events]
-            assert isinstance(said[-1], kv.events.Finished)
-            assert events.run.text == "It is 3."
+            await TURNS[how](agent, branch)
             return weakref.ref(handle_of(branch).record)
 
         record = await turn()

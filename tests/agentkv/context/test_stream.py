@@ -116,7 +116,7 @@ async def test_batches_are_all_that_is_there(open_context: OpenContext) -> None:
             return [token for batch in batches for token in batch]
 
         assert await kv.gather(*(read(kid, 1 + 8 * i) for i, kid in enumerate(kids))) == [expected] * 3
-        async with trunk.stream(max_tokens=40) as stream:
+        async with trunk.stream(max_tokens=40, buffer=1) as stream:  # ahead of its reader it might be over
             with pytest.raises(kv.AgentKVError, match="still runs"):
                 _ = stream.generation
             read_so_far = await stream.batch()
@@ -198,6 +198,48 @@ async def test_parts_of_a_generation_are_joined(open_context: OpenContext) -> No
         assert joined(parts[:1]) is parts[0]
         assert (whole.text, whole.tokens, whole.logprobs) == (greedy.text, greedy.tokens, greedy.logprobs)
         assert (whole.usage, whole.finish_reason) == (greedy.usage, greedy.finish_reason)
+
+
+async def test_one_that_is_refused_leaves_its_branch_idle(open_context: OpenContext) -> None:
+    async with open_context() as ctx:
+        branch = await ctx.branch("The")
+        async with branch.stream(max_tokens=100, buffer=1):
+            with pytest.raises(kv.BranchBusy):
+                await branch.stream(max_tokens=3).__aenter__()
+        assert not branch._handle.state.is_running
+
+
+async def test_two_tasks_enter_one_stream(open_context: OpenContext) -> None:
+    """The second while the first waits for the cells to come back."""
+    async with open_context() as ctx:
+        branch = await ctx.branch("The")
+        await branch.offload()
+        stream, refused = branch.stream(max_tokens=5), list[str]()
+
+        async def read() -> list[int]:
+            try:
+                async with stream as tokens:
+                    return [token.id async for token in tokens]
+            except kv.AgentKVError as error:
+                refused.append(str(error))
+                return []
+
+        first, second = await kv.gather(read(), read())
+        assert (len(first) == 5) != (len(second) == 5)
+        assert "was entered before" in refused[0]
+        await branch.extend([5])
+
+
+async def test_one_that_is_ended_before_it_begins(open_context: OpenContext) -> None:
+    async with open_context() as ctx:
+        branch = await ctx.branch("The")
+        stream = branch.stream(max_tokens=500)
+        with pytest.raises(kv.AgentKVError, match="has not begun"):
+            _ = stream.generation
+        stream.end()
+        async with stream as tokens:
+            assert len([token async for token in tokens]) < 500
+        assert stream.generation.finish_reason == "cancelled"
 
 
 async def test_what_was_read_is_the_generation_however_often_it_is_ended() -> None:

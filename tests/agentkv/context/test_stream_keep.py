@@ -122,7 +122,7 @@ async def test_cancellation_at_every_point(open_context: OpenContext, strategy: 
                 group.cancel_scope.cancel()
             assert trunk.tokens == PROMPT + read
             counts.add(len(read))
-            if streams and streams[0]._job.settled.is_set():
+            if streams and streams[0]._begun and streams[0]._begun.settled.is_set():
                 assert streams[0].generation.tokens == read
                 await check_as_if_no_more(trunk, mark, streams[0].generation, options)
             await trunk.rollback(mark)

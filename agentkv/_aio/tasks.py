@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, TypeVarTuple, Unpack, cast
 
 import anyio
-from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from .._types.errors import InvalidInput
 from .._types.show import preview
+from .scope import drop_frames
 
 T = TypeVar("T")
+Args = TypeVarTuple("Args")
 
 
 async def gather(*awaitables: Awaitable[T]) -> list[T]:
@@ -88,14 +89,25 @@ def _check(awaitables: Sequence[object]) -> None:
 class FirstErrorGroup:
     """A task group that raises its first failure itself, not in a group; SystemExit and KeyboardInterrupt come first.
 
-    On asyncio a SystemExit or KeyboardInterrupt of another task stays in its group.
+    On asyncio a SystemExit or KeyboardInterrupt of another task stays in its group. A task that is cancelled keeps
+    nothing alive.
     """
 
     def __init__(self) -> None:
         self._group = anyio.create_task_group()
 
-    async def __aenter__(self) -> TaskGroup:
-        return await self._group.__aenter__()
+    async def __aenter__(self) -> FirstErrorGroup:
+        await self._group.__aenter__()
+        return self
+
+    @property
+    def cancel_scope(self) -> anyio.CancelScope:
+        """The scope of all its tasks."""
+        return self._group.cancel_scope
+
+    def start_soon(self, work: Callable[[Unpack[Args]], Awaitable[Any]], *args: *Args) -> None:
+        """Starts a task."""
+        self._group.start_soon(_without_frames, work, *args)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -111,6 +123,15 @@ class FirstErrorGroup:
             raise first
         finally:
             del first, found, error  # held here, they would be in a cycle with the traceback
+
+
+async def _without_frames(work: Callable[[Unpack[Args]], Awaitable[Any]], *args: *Args) -> None:
+    try:
+        await work(*args)
+    except anyio.get_cancelled_exc_class() as error:
+        drop_frames(error)
+        del work, args  # this frame is one, too
+        raise
 
 
 def _on_asyncio() -> bool:

@@ -26,7 +26,6 @@ from .turn_state import SavedMessage
 
 if TYPE_CHECKING:
     from agentkv_runtime.formats.parsed import ParsedCall
-    from anyio.abc import TaskGroup
 
     from .._context.branch import Branch
     from .forking import Place, TurnCopy
@@ -180,7 +179,7 @@ class Round(Generic[Out]):
     def _copied(self, place: Place) -> TurnCopy:
         return self._turn.copied(place, self._start, self._environment.rules, self._attempt)
 
-    def _written(self, parsed: ParsedCall, whole: bool, group: TaskGroup) -> None:
+    def _written(self, parsed: ParsedCall, whole: bool, group: FirstErrorGroup) -> None:
         """Registers a call that is complete or never will be, and begins it where it may begin early.
 
         Raises LimitReached where the turn has no calls left. While the message is not `whole`, raises EndOfCalls for a
@@ -216,7 +215,7 @@ class Round(Generic[Out]):
     def _saved(self) -> SavedMessage:
         return SavedMessage(tuple(call.request for call in self._calls), self._environment.rules, self._is_over)
 
-    def _begin(self, call: ToolCallRunner, group: TaskGroup) -> None:
+    def _begin(self, call: ToolCallRunner, group: FirstErrorGroup) -> None:
         if call not in self._begun:
             self._begun.add(call)
             group.start_soon(self._run, call, self._one_before(call))

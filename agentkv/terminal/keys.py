@@ -16,6 +16,7 @@ from prompt_toolkit.input.vt100_parser import Vt100Parser
 from prompt_toolkit.key_binding import KeyPress
 from prompt_toolkit.output import Output
 
+from .._aio.tasks import FirstErrorGroup
 from .._types.errors import InvalidInput
 
 MOST_BYTES = 1 << 16
@@ -60,7 +61,7 @@ class TypedAhead:
         return " ".join(text.split())
 
     @asynccontextmanager
-    async def reading(self, group: TaskGroup) -> AsyncIterator[None]:
+    async def reading(self, group: TaskGroup | FirstErrorGroup) -> AsyncIterator[None]:
         """Collects input for the length of a block inside `key_by_key`; Ctrl-C and Ctrl-Z still work."""
         fd = self._source.fileno()
         self._paste(on=True)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anyio.abc import TaskGroup
 from rich.text import Text
 
 from .._aio.tasks import FirstErrorGroup
@@ -117,7 +116,7 @@ def _at_terminal() -> bool:
 
 
 @asynccontextmanager
-async def _keyboard(group: TaskGroup) -> AsyncIterator[TypedAhead | None]:
+async def _keyboard(group: FirstErrorGroup) -> AsyncIterator[TypedAhead | None]:
     """Keys of the person who may approve calls; None without a terminal."""
     if not _at_terminal():
         yield None

@@ -54,7 +54,7 @@ class Player:
         self._last: dict[int, anyio.Event] = {}
         self._under_way = 0
         self._fewer = anyio.Event()
-        self._group: anyio.abc.TaskGroup
+        self._group: FirstErrorGroup
 
     async def play(self, progress: Progress | None = None) -> None:
         """Plays all records; `progress` gets the number played and the total."""

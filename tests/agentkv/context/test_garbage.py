@@ -163,11 +163,25 @@ async def _started_and_stopped(agent: kv.Agent[None, str], branch: kv.Branch) ->
         del stopped
 
 
+async def _left_in_a_call(agent: kv.Agent[None, str], branch: kv.Branch) -> None:
+    @kv.tool
+    async def count(what: str) -> int:
+        await anyio.sleep_forever()
+        return 3
+
+    counting = kv.Agent(agent.instructions, tools=[count])
+    async with counting.stream(branch, "Count the trees.", keep_partial=True) as events:
+        assert isinstance(await anext(events), kv.events.CallStarted)
+        await anyio.wait_all_tasks_blocked()
+
+
 SAID = "It is 3, or 4."
+CALL = kv.testing.call("count", what="trees")
 TURNS = {
     "read to its end": _to_its_end,
     "left": _left,
     "left, and its text kept": _left_and_kept,
+    "left while a tool ran": _left_in_a_call,
     "not read": _not_read,
     "stopped": _stopped,
     "failed, and nobody heard": _not_heard_to_fail,
@@ -180,7 +194,8 @@ TURNS = {
 @pytest.mark.usefixtures("collector_rests")
 @pytest.mark.parametrize("how", TURNS)
 async def test_so_is_one_that_had_a_turn(how: str) -> None:
-    async with kv.testing.replies(lambda _: SAID, threads=1) as ctx:
+    script = [CALL] if how == "left while a tool ran" else lambda _: SAID
+    async with kv.testing.replies(script, threads=1) as ctx:
         agent = kv.Agent("You are Nano.")
 
         async def turn() -> weakref.ref[Any]:

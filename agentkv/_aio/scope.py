@@ -56,4 +56,4 @@ def drop_frames(error: BaseException | None) -> None:
     to would stay until Python's collector comes by."""
     while isinstance(error, anyio.get_cancelled_exc_class()):
         error.__traceback__ = None
-        error.__context__, error = None, error.__context__
+        error = error.__context__  # which stays: anyio tells its own cancellations by it

@@ -110,10 +110,8 @@ class TurnTask(Generic[Out]):
             self._say_unheard()
 
     def _say_unheard(self) -> None:
-        heard = (
-            self.was_asked or self.is_heard() or isinstance(self.error, TurnStopped | ContextClosed | ApprovalPending)
-        )
-        if self.error is not None and not heard:
+        heard = self.was_asked or self.is_heard()
+        if self.error is not None and not heard and not isinstance(self.error, _EXPECTED):
             why = f"{type(self.error).__name__}: {safe_str(self.error)}"
             log.error("a started turn failed, and nobody awaited it", branch=self._branch.id, error=why)
 

@@ -82,8 +82,8 @@ def main() -> int:
         description=f"{__doc__}\nConditions: {_NAMES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("-n", "--runs", type=int, default=20, help="N of make")
-    parser.add_argument("-w", "--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("-n", "--runs", type=int, default=20, help="N of make (%(default)s)")
+    parser.add_argument("-w", "--workers", type=int, default=os.cpu_count() or 1, help="cores (%(default)s)")
     parser.add_argument("--only", metavar="CONDITION", help="one in place of all in turn")
     parser.add_argument("pytest", nargs="*", help="further arguments of pytest, behind --")
     options = parser.parse_args()
@@ -91,6 +91,11 @@ def main() -> int:
         parser.error(f"there is no condition {options.only!r}; there are: {_NAMES}")
     if options.runs < 1:
         parser.error(f"N is {options.runs}, but it must be at least 1")
+    if options.workers < 1:
+        parser.error(f"--workers is {options.workers}, but it must be at least 1")
+    for name in options.pytest:  # pytest's own workers say nothing of it
+        if not name.startswith("-") and "/" in name and not Path(name.partition("::")[0]).exists():
+            parser.error(f"there is no {name}; behind -- come files of tests and options of pytest")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what works beside ends, too
     failures: dict[str, list[str]] = collections.defaultdict(list)
     names = itertools.cycle([options.only] if options.only else CONDITIONS)

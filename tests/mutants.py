@@ -57,7 +57,7 @@ def main() -> int:
         parser.error(f"--count is {options.count}, but it must be at least 1")
     for path in options.modules:
         if path.suffix != ".py" or not path.is_file() or not any(folder in path.resolve().parents for folder in HERE):
-            parser.error(f"{path} is no Python file here; name a module as agentkv/_engine/loop.py")
+            parser.error(f"{path} is no module of agentkv/ or runtime/; name one as agentkv/_engine/loop.py")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that a module is put back
     rng, alive = random.Random(options.seed), 0
     work = [(path, mutant) for path in options.modules for mutant in some(path, options.count, rng)]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import flaky, mutants
+from tests import flaky, mutants, quick, times
 from tests.mutants import some
 
 CHANGES = {
@@ -44,15 +44,20 @@ def test_what_is_left_as_it_is(tmp_path: Path, source: str) -> None:
     ("main", "arguments", "said"),
     [
         (mutants.main, [], "make mutants MUTANTS='agentkv/_engine/loop.py'"),
-        (mutants.main, ["agentkv/nothing.py"], "is no Python file here"),
+        (mutants.main, ["agentkv/nothing.py"], "is no module of agentkv/"),
         (mutants.main, ["--count", "0", "agentkv/overflow.py"], "at least 1"),
-        (mutants.main, [os.__file__], "is no Python file here"),
+        (mutants.main, ["tests/run.py"], "is no module of agentkv/"),
+        (mutants.main, [os.__file__], "is no module of agentkv/"),
         (flaky.main, ["--only", "onecore"], '"one core"'),
         (flaky.main, ["-n", "0"], "at least 1"),
+        (flaky.main, ["-w", "0"], "at least 1"),
+        (flaky.main, ["--", "tests/nothing"], "there is no tests/nothing"),
+        (quick.main, ["--since", "nothing"], "a commit or a branch"),
+        (times.main, ["build/times", "--rows", "0"], "at least 1"),
     ],
 )
 def test_arguments_that_are_wrong(
-    main: Callable[[], int],
+    main: Callable[[], object],
     arguments: list[str],
     said: str,
     monkeypatch: pytest.MonkeyPatch,

@@ -140,6 +140,8 @@ def main() -> None:
     parser.add_argument("tables", nargs="*", metavar="table", help=f"of {', '.join(TABLES)}; without: all")
     parser.add_argument("--rows", type=int, default=25, help="of each table (%(default)s)")
     options = parser.parse_args()
+    if options.rows < 1:
+        parser.error(f"--rows is {options.rows}, but it must be at least 1")
     if unknown := set(options.tables) - set(TABLES):
         parser.error(f"there is no table {', '.join(sorted(unknown))}; there are: {', '.join(TABLES)}")
     if not any(_lines(options.folder)):

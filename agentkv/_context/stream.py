@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from .generate import GenerationRequest
 
 DEFAULT_BUFFER = 64
-_NOT_BEGUN = "the stream has not begun; use `async with branch.stream(...) as tokens`"
 Keep: TypeAlias = Literal["read", "made"]
 
 
@@ -120,7 +119,6 @@ class TokenStream(Generic[Out_co]):
 
     async def __anext__(self) -> Token:
         """The next token; raises the error that ended the generation."""
-        self._check_begun()
         if not await self._there():
             raise StopAsyncIteration
         token = self._tokens.popleft()
@@ -134,7 +132,6 @@ class TokenStream(Generic[Out_co]):
         """
         if most is not None:
             checked_count(most, "most", 1)
-        self._check_begun()
         await self._there()
         tokens = [self._tokens.popleft() for _ in range(min(len(self._tokens), most or len(self._tokens)))]
         self._take(*tokens)
@@ -162,34 +159,31 @@ class TokenStream(Generic[Out_co]):
             return self._job.result()
         return self._request.truncated(self._finished, min(count, len(self._finished.tokens)))
 
-    def _check_begun(self) -> None:
-        if self._begun is None:
-            raise AgentKVError(_NOT_BEGUN)
-        self._loop.check_event_loop()
-
     @property
     def _job(self) -> StreamJob[Generation[Any]]:
         """The job of a stream that has begun. Raises AgentKVError before."""
         if self._begun is None:
-            raise AgentKVError(_NOT_BEGUN)
+            raise AgentKVError("the stream has not begun; use `async with branch.stream(...) as tokens`")
         return self._begun
 
     async def _there(self) -> bool:
         """Waits for a token. Returns False at the end; raises the error that ended the generation."""
+        job = self._job
+        self._loop.check_event_loop()
         # A token that came just as the reader was cancelled is not handed out: asyncio alone would prefer the token.
         await (checkpoint() if self._tokens else checkpoint_if_cancelled())
         while not self._tokens:
             if self._left:
                 return False
-            if self._job.settled.is_set():
-                self._job.result()
+            if job.settled.is_set():
+                job.result()
                 return False
             if self._handle.state.making_room:
                 raise BranchBusy("two tasks read one stream; give each its own branch")
-            if self._job.waits_for_room:
+            if job.waits_for_room:
                 made = await self._room.make()
-                self._job.waits_for_room = False
-                self._loop.submit(Resume(self._job, made))
+                job.waits_for_room = False
+                self._loop.submit(Resume(job, made))
                 continue  # it may have ended meanwhile
             if self._wakeup is not None:
                 raise BranchBusy("two tasks read one stream; give each its own branch")

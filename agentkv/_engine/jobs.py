@@ -103,9 +103,8 @@ class StreamJob(Job[T]):
         if self.keep_tokens is None:
             worker.engine.cancel(self.id)
         else:
-            self.was_truncated |= worker.engine.undo(
-                self.id, self.keep_tokens
-            )  # a second time nothing is left to remove
+            # A second time nothing is left to remove.
+            self.was_truncated |= worker.engine.undo(self.id, self.keep_tokens)
 
     def succeed(self, result: T) -> None:
         super().succeed(result)

@@ -40,7 +40,7 @@ class AgentStream(SteerableTurn, Generic[Out_co]):
     results there, or a note that they were cancelled; half a call does not stay.
 
     The block may be inside of an async generator: one that is closed there cancels the turn, whose branch is free soon
-    after. Leaving the Context's block ends the turn with ContextClosed.
+    after. Leaving the Context's block ends a turn that runs with ContextClosed.
 
     `steer`, `pause`, `resume` and `stop` act on the turn, from this task or from others.
     """
